@@ -1,0 +1,79 @@
+# Everything here needs Python 3.11 or newer, git and make, and nothing else: each target makes its own virtual environment
+# in .venv, installs what it needs there at the versions of requirements.lock, and does so again only when they change.
+# Tests that need a redis-server find the one on the PATH; without one they are skipped, which the last lines tell.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+LISTEN ?= 127.0.0.1:8787
+WINDOW ?=
+UPSTREAM ?=
+ARGS ?=
+
+CHECKED := $(wildcard proxy tests benchmarks)
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq --no-input install -c requirements.lock
+NEEDS   := pyproject.toml requirements.lock $(VENV)/.made
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test serve lint format lock clean
+.DELETE_ON_ERROR:
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.demo ## run a long agent conversation through the proxy, against an upstream of its own
+	$(BIN)/python -m proxy demo
+
+test: lint ## run every check; ARGS are handed to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev ## run the linter, the formatter's check and the type checker
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy $(CHECKED)
+
+serve: $(VENV)/.run ## start the proxy: make serve UPSTREAM=http://127.0.0.1:8080/v1 [WINDOW=32768] [LISTEN=127.0.0.1:8787]
+	@test -n '$(UPSTREAM)' || { echo 'Say which server to stand before: make serve UPSTREAM=http://127.0.0.1:8080/v1' >&2; exit 2; }
+	$(BIN)/python -m proxy serve --upstream '$(UPSTREAM)' --listen '$(LISTEN)' $(if $(WINDOW),--window '$(WINDOW)')
+
+format: $(VENV)/.dev ## lay the source out as the linter wants it
+	$(BIN)/python -m ruff check --fix-only --quiet .
+	$(BIN)/python -m ruff format .
+
+lock: ## pin the newest versions that pyproject.toml allows
+	rm -rf $(VENV)-lock
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip --disable-pip-version-check -qq --no-input install '.[dev]'
+	{ echo '# Every dependency of the product and of its checks, pinned. Made by `make lock`; used as constraints.'; \
+	  $(VENV)-lock/bin/python -m pip --disable-pip-version-check freeze --exclude transom; } > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+	rm -rf $(VENV)-lock
+
+clean: ## remove the virtual environment and all that was built
+	rm -rf $(VENV) $(VENV)-lock requirements.lock.new build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps below say what is installed. Each larger installation holds the smaller ones, and says so.
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "Transom needs Python 3.11 or newer, and this is %d.%d. Name another: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	@echo 'Making $(VENV) ...'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.run: $(NEEDS)
+	@echo 'Installing Transom ...'
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.demo: $(NEEDS)
+	@echo 'Installing Transom and the client that drives the demonstration ...'
+	@$(INSTALL) -e '.[demo]'
+	@touch $(VENV)/.run $@
+
+$(VENV)/.dev: $(NEEDS)
+	@echo 'Installing Transom and its checks ...'
+	@$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/.run $(VENV)/.demo $@

@@ -1,0 +1,149 @@
+"""The command line, and the composition root: the only place that names the concrete parts.
+
+Rules. Every command reads the same configuration in the same way. What is wrong with it is printed as one line a
+mistake on standard error, with exit status 2, and nothing is started. Standard output carries what was asked for and
+nothing else; the log goes to standard error.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from proxy import __version__
+from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load
+from proxy.edge import logs, server
+from proxy.edge.memories import Memories
+from proxy.edge.server import Parts
+from proxy.edge.tokenizer import Tokenizer
+from proxy.errors import ConfigError
+from proxy.stores import Bounds, open_store
+
+try:
+    import uvloop
+except ImportError:  # not made for every platform; the standard loop serves as well, only slower
+    _new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+else:
+    _new_event_loop = uvloop.new_event_loop
+
+COMMANDS: Final = ("serve", "check", "demo")
+USAGE_ERROR: Final = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the process's exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(_with_default_command(words))
+    command: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return command(options)
+    except ConfigError as invalid:
+        print(invalid, file=sys.stderr)
+        return USAGE_ERROR
+
+
+def _with_default_command(words: list[str]) -> list[str]:
+    """`serve` is meant where no command is named."""
+    if words and (words[0] in COMMANDS or words[0] in ("-h", "--help", "--version")):
+        return words
+    return ["serve", *words]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="transom",
+        description="Keeps every chat inside its model's context window. Default command: serve.",
+    )
+    parser.add_argument("--version", action="version", version=f"transom {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="run the proxy")
+    _add_configuration(serve)
+    serve.set_defaults(run=_serve)
+    check = commands.add_parser("check", help="print the resolved configuration, or every mistake in it")
+    _add_configuration(check)
+    check.set_defaults(run=_check)
+    shown = commands.add_parser("demo", help="show a long agent conversation through the proxy, offline")
+    shown.add_argument("--window", type=int, default=6000, help="tokens of the demonstration's upstream")
+    shown.add_argument("--steps", type=int, default=60, help="requests of the agent")
+    shown.set_defaults(run=_demo)
+    return parser
+
+
+def _add_configuration(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; see config.example.yaml")
+    parser.add_argument(
+        "--upstream", metavar="URL", help="the server's base URL, for example http://127.0.0.1:8080/v1"
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where to listen; default 127.0.0.1:8787")
+    parser.add_argument("--window", metavar="TOKENS", help="the window of all models, for example 128k")
+    parser.add_argument("--store", metavar="URL", help="where checkpoints are kept; default memory")
+
+
+def _configuration(options: argparse.Namespace) -> Config:
+    flags = Flags(
+        upstream=options.upstream, listen=options.listen, window=options.window, store=options.store
+    )
+    return load(options.config, flags, os.environ)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    config = _configuration(options)
+
+    async def serve() -> int:
+        async with _parts(config) as parts:
+            await server.serve(config, parts)
+        return 0
+
+    return _run(serve())
+
+
+def _check(options: argparse.Namespace) -> int:
+    print(describe(_configuration(options)), end="")
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    # Here and not above: the client that it drives takes longer to import than the proxy takes to start.
+    from proxy.demo import run as demo  # noqa: PLC0415
+
+    async def show() -> int:
+        async with demo.upstream(options.window, options.steps) as upstream:
+            config = load(
+                None, Flags(upstream=upstream.base_url, listen="127.0.0.1:0", window=str(options.window)), {}
+            )
+            log_options = LogOptions(LogLevel.WARNING, LogFormat.AUTO)
+            async with _parts(config, log_options) as parts, server.running(config, parts) as url:
+                return await demo.show(url, upstream, options.steps, sys.stdout)
+
+    return _run(show())
+
+
+@contextlib.asynccontextmanager
+async def _parts(config: Config, log_options: LogOptions | None = None) -> AsyncIterator[Parts]:
+    """The parts of a server, and the tokenizer's tables on their way while it starts to listen."""
+    log = logs.build(log_options or config.log)
+    kept = config.checkpoints
+    bounds = Bounds(kept.max_entries, kept.max_bytes, kept.max_age)
+    async with open_store(config.store.reveal(), bounds, log.warning) as opened:
+        memories = Memories(opened.store, config.upstream.base_url, shared=opened.shared)
+        tokenizer = Tokenizer(log)
+        async with asyncio.TaskGroup() as background:
+            background.create_task(tokenizer.warm())
+            try:
+                yield Parts(tokenizer, memories, log)
+            finally:
+                tokenizer.close()
+                await memories.close()
+
+
+def _run(course: Coroutine[Any, Any, int]) -> int:
+    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+        return runner.run(course)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

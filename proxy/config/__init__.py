@@ -1,0 +1,41 @@
+"""The configuration: `load` reads it, `describe` shows it, `Config` holds it."""
+
+from proxy.config.listing import describe
+from proxy.config.resolve import load
+from proxy.config.values import (
+    Address,
+    Checkpoints,
+    Config,
+    Flags,
+    InvalidConfig,
+    LogFormat,
+    LogLevel,
+    LogOptions,
+    Mistake,
+    ModelRule,
+    Secret,
+    SideCalls,
+    Tenant,
+    Upstream,
+    is_loopback,
+)
+
+__all__ = [
+    "Address",
+    "Checkpoints",
+    "Config",
+    "Flags",
+    "InvalidConfig",
+    "LogFormat",
+    "LogLevel",
+    "LogOptions",
+    "Mistake",
+    "ModelRule",
+    "Secret",
+    "SideCalls",
+    "Tenant",
+    "Upstream",
+    "describe",
+    "is_loopback",
+    "load",
+]

@@ -1,0 +1,59 @@
+"""The resolved configuration as text.
+
+Rules. The text is YAML that the reader takes: read again, it gives the same configuration, but for the credentials,
+which are hidden. Every option is there, in the order of the table. The same configuration gives the same text.
+"""
+
+from typing import Any, Final
+
+import yaml
+
+from proxy.config.options import ROOT, Option, Section
+from proxy.config.values import Config, ModelRule
+
+
+def describe(config: Config) -> str:
+    """YAML text of all options with their values, defaults included; `api_key: (set, hidden)` for credentials."""
+    return yaml.dump(_shown(ROOT, config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text as people read it: many lines as a block, and rare line ends escaped, which PyYAML would fold away."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if _RARE_LINE_ENDS & set(text) else "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_RARE_LINE_ENDS: Final = frozenset("\r\x85\u2028\u2029")
+_Dumper.add_representer(str, _text)
+
+
+def _shown(section: Section, holder: Any) -> dict[str, object]:
+    shown: dict[str, object] = {}
+    for entry in section.members:
+        value = getattr(holder, entry.name)
+        match entry:
+            case Option():
+                shown[entry.name] = _value(entry, value)
+            case Section(selector=None):
+                shown[entry.name] = _shown(entry, value)
+            case Section(selector=Option() as selector):
+                shown[entry.name] = [_rule(entry, selector, rule) for rule in value]
+    return shown
+
+
+def _rule(section: Section, selector: Option, rule: ModelRule) -> dict[str, object]:
+    return {selector.name: _value(selector, rule.match), **_shown(section, rule.policy)}
+
+
+def _value(option: Option, value: Any) -> object:
+    if value is None:
+        return None
+    return [_scalar(option, each) for each in value] if option.is_list else _scalar(option, value)
+
+
+def _scalar(option: Option, value: Any) -> object:
+    shown = option.kind.show(value)
+    return shown.replace("$", "$$") if isinstance(shown, str) else shown

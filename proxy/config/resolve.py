@@ -1,0 +1,106 @@
+"""File, environment and flags -> one frozen `Config`.
+
+Rules. All mistakes are found before any is raised, those of the file and those of the flags together. A flag wins over
+the file, the file over the defaults. The last rule of `models` matches everything, so that `describe` shows what holds
+for a model that the file does not name.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.config.kinds import Wrong
+from proxy.config.options import FLAGS, MODELS, ROOT, Option, Section, walk
+from proxy.config.reader import Reading, quoted
+from proxy.config.values import ANY_MODEL, Config, Flags, InvalidConfig, Mistake, ModelRule
+
+COMMAND_LINE: Final = "command line"
+"""What stands for the file in a mistake that is none of a file."""
+
+
+def load(path: Path | None, flags: Flags, environ: Mapping[str, str]) -> Config:
+    """The configuration of a file, or of the flags alone. Raises `InvalidConfig` with every mistake there is."""
+    said = _said(flags)
+    mistakes, values = _read(path, said, environ)
+    mistakes += [
+        Mistake(COMMAND_LINE, None, f"--{flag}", value.problem)
+        for flag, value in said.items()
+        if isinstance(value, Wrong)
+    ]
+    if mistakes:
+        raise InvalidConfig(tuple(sorted(mistakes, key=lambda each: each.line or 0)))
+    return _config(values, {FLAGS[flag]: value for flag, value in said.items()})
+
+
+def _said(flags: Flags) -> dict[str, Any]:
+    """The flags that were given, with their values or `Wrong`."""
+    options = {name: option for name, _, option in walk()}
+    return {flag: _flag_value(options[name], text) for flag, name, text in _given(flags)}
+
+
+def _given(flags: Flags) -> Iterator[tuple[str, str, str]]:
+    for flag, name in FLAGS.items():
+        text = getattr(flags, flag)
+        if text is not None:
+            yield flag, name, text
+
+
+def _flag_value(option: Option, text: str) -> Any:
+    value = option.kind.read(text)
+    if not isinstance(value, Wrong):
+        return value
+    return Wrong(f"{quoted(text) if option.kind.is_quotable else 'the value'} {value.problem}")
+
+
+def _read(
+    path: Path | None, said: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[list[Mistake], dict[str, Any]]:
+    if path is not None:
+        reading = Reading(str(path), environ, given=frozenset(FLAGS[flag] for flag in said))
+        values = reading.file(path)
+        return reading.mistakes, values
+    if "upstream" in said:
+        return [], {}
+    missing = "is missing; give the upstream's address here, or a file with --config"
+    return [Mistake(COMMAND_LINE, None, "--upstream", missing)], {}
+
+
+def _config(values: dict[str, Any], said: Mapping[str, Any]) -> Config:
+    """Frozen values of what was read, with the flags on top and a last rule for all other models."""
+    rules = values.setdefault(MODELS.name, [])
+    if all(rule["match"] != ANY_MODEL for rule in rules):
+        rules.append({"match": ANY_MODEL})
+    for name, value in said.items():
+        section, _, option = name.rpartition(".")
+        for target in _targets(values, section):
+            target[option] = value
+    config = _built(ROOT, values)
+    assert isinstance(config, Config)
+    return config
+
+
+def _targets(values: dict[str, Any], section: str) -> list[dict[str, Any]]:
+    """The mappings that a flag sets: the file itself, a section of it, or every element of a list."""
+    if not section:
+        return [values]
+    if section.endswith("[]"):
+        return list(values[section.removesuffix("[]")])
+    return [values.setdefault(section, {})]
+
+
+def _built(section: Section, values: Mapping[str, Any]) -> Any:
+    made = dict(values)
+    for entry in section.members:
+        match entry:
+            case Option():
+                pass
+            case Section(selector=None):
+                made[entry.name] = _built(entry, values.get(entry.name, {}))
+            case Section():
+                made[entry.name] = tuple(_rule(entry, rule) for rule in values[entry.name])
+    return section.holds(**made)
+
+
+def _rule(section: Section, values: Mapping[str, Any]) -> ModelRule:
+    policy = {name: value for name, value in values.items() if name != "match"}
+    return ModelRule(values["match"], _built(section, policy))

@@ -1,0 +1,251 @@
+"""What the configuration resolves to: frozen values and their defaults.
+
+Rules. Nothing here reads a file, an environment or a command line. An option's default stands in the dataclass that
+holds the option and nowhere else; what is decided per model stands in `proxy.context.policy`. Durations are seconds,
+sizes bytes. A credential is held in a `Secret`, which shows itself to nobody who does not ask by name.
+"""
+
+import ipaddress
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Final
+
+from proxy.context.policy import ModelPolicy
+from proxy.errors import ConfigError
+
+HIDDEN: Final = "(set, hidden)"
+"""What stands for a credential wherever one would be shown."""
+
+HIDDEN_USER: Final = "***"
+"""What stands for user and password in a URL that is shown."""
+
+ANY_MODEL: Final = "*"
+"""The pattern that also matches a request without a model, or with one that is no text."""
+
+
+class LogLevel(StrEnum):
+    """The least severe event that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How an event is written. AUTO: CONSOLE on a terminal, else JSON."""
+
+    AUTO = "auto"
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class Secret:
+    """A credential. Its repr, str and format are always the same words; `reveal` gives the text.
+
+    Not a dataclass on purpose: `dataclasses.asdict` and serialisers that know dataclasses would open it.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The credential itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._text))
+
+
+class StoreURL:
+    """Where checkpoints are kept. Its repr, str and format have `***` for user and password; `reveal` gives the text.
+
+    One of `memory`, `sqlite:///relative`, `sqlite:////absolute`, `redis://[user:password@]host[:port][/database]` and
+    the same with `rediss`.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The URL itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        scheme, slashes, rest = self._text.partition("://")
+        if "@" not in rest or scheme == "sqlite":
+            return self._text
+        return f"{scheme}{slashes}{HIDDEN_USER}@{rest.rpartition('@')[2]}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoreURL) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash((StoreURL, self._text))
+
+
+IN_MEMORY: Final = StoreURL("memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. `host` is a name or an address without brackets; port 0 takes any free port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_loopback(listen: Address) -> bool:
+    """Whether only this machine can reach the address. A name other than localhost is taken for reachable."""
+    if listen.host.lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(listen.host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The server with the model behind.
+
+    base_url         http or https, without credentials, query, fragment and trailing slash
+    api_key          used only when the client sends no credential
+    connect_timeout  seconds for a connection to open
+    idle_timeout     seconds of silence, before the first byte or between two
+    slots            requests that it works on at the same time; None = unknown
+    """
+
+    base_url: str
+    api_key: Secret | None = None
+    connect_timeout: float = 10.0
+    idle_timeout: float = 600.0
+    slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who shares a summary with whom: requests of the same credential, or of the same value of a header.
+
+    header  its name; empty = the credential
+    secret  key of the digest that stands for either wherever something is stored; replicas need the same one
+    """
+
+    header: str = ""
+    secret: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What is written about requests, and how."""
+
+    level: LogLevel = LogLevel.INFO
+    format: LogFormat = LogFormat.AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class SideCalls:
+    """The proxy's own requests for a summary. None = as the main call: its upstream, credential, model.
+
+    deadline          seconds that a request waits for its summary, all attempts together
+    attempts          tries within the deadline
+    base_url, api_key with a base_url of its own a side call carries this api_key or none, never the client's
+    reasoning_effort  sent as it is; None = not sent
+    """
+
+    deadline: float = 30.0
+    attempts: int = 2
+    base_url: str | None = None
+    api_key: Secret | None = None
+    model: str | None = None
+    reasoning_effort: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Bounds of what is remembered: so many checkpoints, seconds since the last use of one, bytes of all of them."""
+
+    max_entries: int = 10_000
+    max_age: float = 7 * 86_400.0
+    max_bytes: int = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRule:
+    """The policy of all models whose name matches a shell pattern, case-sensitively."""
+
+    match: str
+    policy: ModelPolicy
+
+    def matches(self, model: object) -> bool:
+        """A name that is missing, empty or no text matches only `*`."""
+        if self.match == ANY_MODEL:
+            return True
+        return isinstance(model, str) and bool(model) and fnmatchcase(model, self.match)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All options, resolved. `max_body` is bytes; `models` ends in a rule that matches everything."""
+
+    upstream: Upstream
+    listen: Address = Address("127.0.0.1", 8787)
+    store: StoreURL = IN_MEMORY
+    max_body: int = 256 * 2**20
+    tenant: Tenant = Tenant()
+    log: LogOptions = LogOptions()
+    side_calls: SideCalls = SideCalls()
+    checkpoints: Checkpoints = Checkpoints()
+    models: tuple[ModelRule, ...] = (ModelRule(ANY_MODEL, ModelPolicy()),)
+
+    def policy_for(self, model: object) -> ModelPolicy:
+        """The policy of the first rule that matches a request's `model`; the defaults when none does."""
+        return next((rule.policy for rule in self.models if rule.matches(model)), ModelPolicy())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """What the command line said, as it was typed; None = not said. A flag wins over the file."""
+
+    upstream: str | None = None
+    listen: str | None = None
+    window: str | None = None
+    store: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing that is wrong, with its place. `line` counts from 1; None where the place is no file."""
+
+    file: str
+    line: int | None
+    key: str
+    problem: str
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.key}: {self.problem}"
+
+
+class InvalidConfig(ConfigError):
+    """The configuration holds these mistakes; the message is one line for each."""
+
+    def __init__(self, mistakes: tuple[Mistake, ...]) -> None:
+        super().__init__("\n".join(map(str, mistakes)))
+        self.mistakes = mistakes

@@ -1,0 +1,59 @@
+"""How many tokens a prompt may have: window, reserve, margin, budget, trigger, target.
+
+Rules. An unknown window gives no budget at all, and then nothing is compacted on account of size. The reserve never
+takes more than a quarter of the window, so that small windows still work. Everything is in tokens of the upstream,
+that is in calibrated tokens.
+"""
+
+from dataclasses import dataclass
+
+MOST_ASKED = 0.25
+"""The largest share of the window that is kept free for an answer whose request names its limit."""
+
+MOST_BY_DEFAULT = 0.125
+"""The same for a request that names none: most answers are short, and what history fills is not free for them."""
+
+LEAST_ANSWER = 16
+"""A max_tokens is never lowered below this many tokens; below it an answer is worth nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Tokens of one request's window, all of them counted by the upstream's measure."""
+
+    window: int
+    reserve: int
+    margin: int
+    tokens: int
+    trigger: int
+    target: int
+
+    def answer_room(self, prompt_tokens: int) -> int:
+        """Tokens that are left for the answer beside a prompt of this size; may be negative."""
+        return self.window - self.margin - prompt_tokens
+
+
+def work_out(
+    window: int | None,
+    asked_output: int | None,
+    *,
+    reserve_output: int,
+    margin: float,
+    compact_at: float,
+    compact_to: float,
+) -> Budget | None:
+    """The budget for a request that asks for so many tokens of output; None when the window is unknown.
+
+    `asked_output` is the request's own max_completion_tokens or max_tokens (tokens), None when it names none.
+    """
+    if not window or window < 0:
+        return None
+    if asked_output is None:
+        reserve = min(reserve_output, int(window * MOST_BY_DEFAULT))
+    else:
+        reserve = max(0, min(asked_output, int(window * MOST_ASKED)))
+    kept_free = int(window * margin)
+    tokens = max(1, window - reserve - kept_free)
+    return Budget(
+        window, reserve, kept_free, tokens, max(1, int(tokens * compact_at)), int(tokens * compact_to)
+    )

@@ -1,0 +1,328 @@
+"""A conversation over the client's own bytes: messages, rounds, turns, safe cuts.
+
+Rules. A message is its raw bytes; everything else here is a reading of them and never written back. Reading is total:
+any JSON value in any field gives a message, at worst one of kind OTHER with no text. Results belong to the nearest
+preceding call by position, never to a set of ids, because ids repeat across turns. A cut is safe only just before an
+assistant message or a real user message, and never inside a round.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final, cast
+
+from proxy.context import rawjson
+
+TOOL_RESULTS = "TOOL_RESULTS"
+"""Agents that speak a JSON protocol in plain chat send tool output as a user message with this beginning."""
+
+
+class Kind(StrEnum):
+    """What a message is to us; its role as the client wrote it stays in `Message.role`."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    RESULT = "result"
+    OTHER = "other"
+
+
+_KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "system": Kind.SYSTEM,
+        "developer": Kind.SYSTEM,
+        "user": Kind.USER,
+        "assistant": Kind.ASSISTANT,
+        "tool": Kind.RESULT,
+        "function": Kind.RESULT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of an assistant message; absent fields are empty."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A content part that is no text: `kind` is the part's type, `source` its URL, data URI or id."""
+
+    kind: str
+    source: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One element of `messages`: the raw bytes, and a reading of them."""
+
+    raw: bytes
+    kind: Kind
+    role: str
+    text: str
+    name: str = ""
+    calls: tuple[Call, ...] = ()
+    answers: str = ""
+    reasoning: str = ""
+    refusal: str = ""
+    media: tuple[Media, ...] = ()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """16 bytes over what reaches the model; reasoning is left out, since some clients drop it on resend."""
+        calls = [field for call in self.calls for field in (call.id, call.name, call.arguments)]
+        media = [field for part in self.media for field in (part.kind, part.source)]
+        counts = (str(len(calls)), str(len(media)))
+        return digest_of(self.role, self.text, self.name, self.answers, *counts, *calls, *media)
+
+    @property
+    def is_user(self) -> bool:
+        return self.kind is Kind.USER
+
+    @property
+    def is_assistant(self) -> bool:
+        return self.kind is Kind.ASSISTANT
+
+    @property
+    def is_result(self) -> bool:
+        return self.kind is Kind.RESULT
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The smallest run of messages that stays or goes together: `history[start:stop]`."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The system head and the history. All indices below count from the start of the *history*."""
+
+    head: tuple[Message, ...]
+    history: tuple[Message, ...]
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Everything, in the request's order."""
+        return (*self.head, *self.history)
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        return tuple(_rounds(self.history))
+
+    @cached_property
+    def safe_cuts(self) -> tuple[int, ...]:
+        """Where history may be divided, ascending; 0 stands for "nothing is cut"."""
+        return tuple(
+            r.start for r in self.rounds if self.history[r.start].kind in (Kind.USER, Kind.ASSISTANT)
+        )
+
+    @cached_property
+    def turn_starts(self) -> tuple[int, ...]:
+        """The real user messages, each of which opens a turn."""
+        return tuple(index for index, message in enumerate(self.history) if message.is_user)
+
+    @cached_property
+    def newest_round(self) -> Round:
+        """The last round; empty at 0 when there is no history."""
+        return self.rounds[-1] if self.rounds else Round(0, 0)
+
+    def turn_of(self, index: int) -> int:
+        """The turn of a history message, counted from 1; 0 before the first real user message."""
+        return bisect_right(self.turn_starts, index)
+
+    def call_answered_by(self, index: int) -> Call | None:
+        """The call that the result at `index` answers: in its own round, by id, else by name, else the only one."""
+        result = self.history[index]
+        start = self._round_of(index).start
+        calls = self.history[start].calls if start < index else ()
+        by_id = [call for call in calls if call.id and call.id == result.answers]
+        by_name = [call for call in calls if call.name and call.name == result.name]
+        sole = calls if len(calls) == 1 else ()
+        return next(iter([*by_id, *by_name, *sole]), None)
+
+    def _round_of(self, index: int) -> Round:
+        return self.rounds[bisect_right(self.rounds, index, key=lambda r: r.start) - 1]
+
+
+class Reader:
+    """Reads messages with a memory for those seen before, since clients resend everything with every request.
+
+    Bounded by the raw bytes that it remembers, least recently used first out. One serves a whole process, on one
+    thread.
+    """
+
+    def __init__(self, most_bytes: int = 64 * 1024 * 1024) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._seen: OrderedDict[bytes, Message] = OrderedDict()
+
+    def read(self, raws: Sequence[bytes]) -> Conversation:
+        """The conversation of a request's raw messages. Raises `rawjson.NotJSON` when one cannot be decoded."""
+        return conversation_of([self._message(raw) for raw in raws])
+
+    def _message(self, raw: bytes) -> Message:
+        message = self._seen.get(raw)
+        if message is not None:
+            self._seen.move_to_end(raw)
+            return message
+        message = read_message(raw)
+        self._seen[raw] = message
+        self._bytes += len(raw)
+        while self._bytes > self._most_bytes:
+            self._bytes -= len(self._seen.popitem(last=False)[0])
+        return message
+
+
+def read(raws: Sequence[bytes]) -> Conversation:
+    """The conversation of a request's raw messages, read afresh. Raises `rawjson.NotJSON`."""
+    return conversation_of([read_message(raw) for raw in raws])
+
+
+def conversation_of(messages: Sequence[Message]) -> Conversation:
+    """The conversation of messages in their order: the leading system messages are the head."""
+    head = next((i for i, m in enumerate(messages) if m.kind is not Kind.SYSTEM), len(messages))
+    return Conversation(tuple(messages[:head]), tuple(messages[head:]))
+
+
+def digest_of(*fields: str) -> bytes:
+    """16 bytes over texts; the length before each keeps ("ab", "c") and ("a", "bc") apart."""
+    encoded = [field.encode("utf-8", "surrogatepass") for field in fields]
+    framed = b"".join([len(data).to_bytes(8, "big") + data for data in encoded])
+    return hashlib.blake2b(framed, digest_size=16).digest()
+
+
+def read_message(raw: bytes) -> Message:
+    """The reading of one raw message; total over JSON values. Raises `rawjson.NotJSON` for what is no JSON."""
+    value = rawjson.value(raw)
+    if not isinstance(value, dict):
+        return Message(raw, Kind.OTHER, "", "")
+    fields = cast(dict[str, object], value)
+    text, media = _content(fields.get("content"))
+    role = _text(fields.get("role"))
+    return Message(
+        raw=raw,
+        kind=_kind(role, text),
+        role=role,
+        text=text,
+        name=_text(fields.get("name")),
+        calls=tuple(_calls(fields)),
+        answers=_text(fields.get("tool_call_id")),
+        reasoning=_text(fields.get("reasoning_content")) or _text(fields.get("reasoning")),
+        refusal=_text(fields.get("refusal")),
+        media=media,
+    )
+
+
+def _kind(role: str, text: str) -> Kind:
+    if role == "user" and text.startswith(TOOL_RESULTS):
+        return Kind.RESULT
+    return _KINDS.get(role, Kind.OTHER)
+
+
+def _content(content: object) -> tuple[str, tuple[Media, ...]]:
+    """Text parts joined by line feeds, and the other parts."""
+    if not isinstance(content, list):
+        return _text(content), ()
+    parts = [_fields(part) for part in content]
+    # Models see a part's text whatever the part's type is called; `text` may be missing or null.
+    texts = [_text(part.get("text")) for part in parts if "text" in part]
+    texts += [part for part in content if isinstance(part, str)]
+    return "\n".join(texts), tuple(_media(part) for part in parts if part and "text" not in part)
+
+
+def _media(part: dict[str, object]) -> Media:
+    kind = _text(part.get("type"))
+    body = part.get(kind)
+    fields = _fields(body)
+    source = _text(body) or next(
+        (
+            _text(fields[key])
+            for key in ("url", "data", "file_data", "file_id", "id")
+            if _text(fields.get(key))
+        ),
+        "",
+    )
+    return Media(kind, source, _text(fields.get("detail")))
+
+
+def _calls(fields: dict[str, object]) -> Iterator[Call]:
+    calls = fields.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            yield _call(call, call.get("function", call.get("custom")))
+    if isinstance(legacy := fields.get("function_call"), dict):
+        yield _call({}, legacy)
+
+
+def _call(call: dict[str, object], function: object) -> Call:
+    fields = _fields(function)
+    arguments = fields.get("arguments", fields.get("input"))
+    return Call(_text(call.get("id")), _text(fields.get("name")), _arguments(arguments))
+
+
+def _arguments(arguments: object) -> str:
+    """Arguments are a JSON text by the specification; some clients send the object itself."""
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    return rawjson.encode(arguments).decode("utf-8", "replace")
+
+
+def _fields(value: object) -> dict[str, object]:
+    return cast(dict[str, object], value) if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _rounds(history: Sequence[Message]) -> Iterator[Round]:
+    start = 0
+    while start < len(history):
+        stop = _end_of_round(history, start)
+        yield Round(start, stop)
+        start = stop
+
+
+def _end_of_round(history: Sequence[Message], start: int) -> int:
+    """One past the last result that answers the assistant message at `start`.
+
+    A reminder between a call and its result stays inside the round. A result that answers no call of this message
+    ends the search: it is an orphan and a round of its own.
+    """
+    opener = history[start]
+    if not opener.is_assistant:
+        return start + 1
+    stop = start + 1
+    for index in range(start + 1, len(history)):
+        message = history[index]
+        if message.is_assistant or (message.is_user and not opener.calls):
+            break
+        if message.is_result:
+            if not _answers(opener, message):
+                break
+            stop = index + 1
+        elif not opener.calls:
+            break
+    return stop
+
+
+def _answers(opener: Message, result: Message) -> bool:
+    """A plain-chat agent's TOOL_RESULTS answers the assistant message before it, calls or none."""
+    if result.role == "user":
+        return True
+    if result.answers:
+        return any(call.id == result.answers for call in opener.calls)
+    return any(call.name == result.name or not result.name for call in opener.calls)

@@ -1,0 +1,41 @@
+"""The ladder: from a measured conversation to the edits that make it fit.
+
+Rules. Planning is a pure function of the situation; it either answers with edits or says which summary it still needs,
+and is then asked again with more facts. Steps are taken in the configured order, each as far as the target needs, and
+a step that makes the view no smaller is not taken. What one step missed by less than half the way to the trigger is
+not worth the next one's loss. At or below the trigger only the configured limits apply. A view that is planned again
+needs no further edit.
+"""
+
+from dataclasses import dataclass
+
+from proxy.context.checkpoint import Edits
+from proxy.context.situation import NeedSummary, Situation
+from proxy.context.strategies import LIMITS, STRATEGIES
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The edits to apply, and the raw tokens of the view that they give."""
+
+    edits: Edits
+    tokens: int
+
+
+def plan(situation: Situation, edits: Edits) -> Plan | NeedSummary:
+    """What to do to the conversation, beginning from the edits that already apply."""
+    for limit in LIMITS:
+        edits = limit(situation, edits)
+    tokens = situation.tokens(edits)
+    if situation.limits is None or tokens <= situation.limits.trigger:
+        return Plan(edits, tokens)
+    for name in situation.policy.strategies:
+        if tokens <= situation.limits.halfway:
+            break
+        step = STRATEGIES[name](situation, edits)
+        if isinstance(step, NeedSummary):
+            return step
+        smaller = situation.tokens(step)
+        if smaller < tokens:
+            edits, tokens = step, smaller
+    return Plan(edits, tokens)

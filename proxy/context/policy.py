@@ -1,0 +1,107 @@
+"""The options that the core obeys, frozen and already checked.
+
+Rules. Values here are final: the configuration has resolved environment, units and patterns before it builds them.
+Every option has its default in the class that holds it and nowhere else. Shares are fractions of 1; sizes are tokens
+unless the name says otherwise.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from proxy.context.calibration import CalibrationPolicy
+
+
+class Mode(StrEnum):
+    """How far a request is managed: rewritten, only measured, or not looked at."""
+
+    MANAGE = "manage"
+    OBSERVE = "observe"
+    OFF = "off"
+
+
+class UsageMode(StrEnum):
+    """Whether `include_usage` is spliced into streams that lack it."""
+
+    INJECT = "inject"
+    PASSIVE = "passive"
+
+
+class CacheKey(StrEnum):
+    """Whether a main call without `prompt_cache_key` is given one, for upstreams that route by it."""
+
+    OFF = "off"
+    AUTO = "auto"
+
+
+class OnOverflow(StrEnum):
+    """What happens to a request that no step of the ladder makes fit."""
+
+    FORWARD = "forward"
+    REFUSE = "refuse"
+
+
+DEFAULT_MARKER = "[Output of {tool} left out here: {characters} characters, {lines} lines.]"
+DEFAULT_NOTICE = "[{messages} earlier messages of this conversation are left out here.]"
+
+
+@dataclass(frozen=True, slots=True)
+class ElidePolicy:
+    """Old tool results become a marker. `keep`: so many of the newest results stay whole."""
+
+    keep: int = 3
+    marker: str = DEFAULT_MARKER
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPolicy:
+    """Old turns become a summary that the upstream writes.
+
+    keep_recent    share of the window that stays verbatim at least
+    keep_turns     newest turns that stay verbatim at least, where they fit the target
+    max_tokens     the most tokens that a summary may have; also sent as the side call's own limit
+    item_characters  the most characters of one message in the transcript
+    prepare_at   share of the budget from which on the next summary is written ahead, in the background; 0 = never
+    """
+
+    keep_recent: float = 0.2
+    keep_turns: int = 1
+    max_tokens: int = 1024
+    item_characters: int = 4000
+    prepare_at: float = 0.8
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropPolicy:
+    """Oldest turns go. `max_turns`: sliding window of user turns, None = only when size demands, 0 = newest round."""
+
+    max_turns: int | None = None
+    notice: str = DEFAULT_NOTICE
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPolicy:
+    """All that is decided per model.
+
+    window          tokens, prompt and answer together; None = unknown, nothing is compacted on account of size
+    reserve_output  tokens kept free for an answer whose request names no limit of its own
+    margin          share of the window kept free against errors of the estimate
+    compact_at      share of the budget over which history is compacted
+    compact_to      share of the budget that a compaction aims at
+    """
+
+    window: int | None = None
+    reserve_output: int = 4096
+    margin: float = 0.03
+    compact_at: float = 0.95
+    compact_to: float = 0.4
+    strategies: tuple[str, ...] = ("elide", "summarize", "drop")
+    mode: Mode = Mode.MANAGE
+    usage: UsageMode = UsageMode.INJECT
+    clamp_max_tokens: bool = True
+    on_overflow: OnOverflow = OnOverflow.FORWARD
+    prompt_cache_key: CacheKey = CacheKey.OFF
+    elide: ElidePolicy = field(default_factory=ElidePolicy)
+    summary: SummaryPolicy = field(default_factory=SummaryPolicy)
+    drop: DropPolicy = field(default_factory=DropPolicy)
+    calibration: CalibrationPolicy = field(default_factory=CalibrationPolicy)

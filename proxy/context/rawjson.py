@@ -1,0 +1,186 @@
+"""Raw parts of JSON documents: split without decoding, change one part and keep every other byte.
+
+Rules. No function here re-serialises what it was given: a value that is not replaced keeps its very bytes, numbers,
+escapes and spaces included. What is not valid JSON raises `NotJSON` and nothing else, however deep or odd it is.
+The fast path is msgspec's validating scanner; it refuses lone surrogates (`"\\ud83d"`, which JavaScript clients send
+when they cut a text inside an emoji), so a slower scanner of our own stands behind it and reads what `json` reads.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+_VALUE = msgspec.json.Decoder()
+
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_SCALAR = re.compile(rb"[^\s,\]}]+")
+_OPENING = (ord("{"), ord("["))
+_CLOSING = (ord("}"), ord("]"))
+
+
+class NotJSON(ValueError):
+    """The bytes are no JSON document of the kind that was asked for."""
+
+
+class Span(NamedTuple):
+    """Where the value of one member of an object stands: `document[start:stop]`."""
+
+    key: str
+    start: int
+    stop: int
+
+
+def value(document: bytes) -> object:
+    """The decoded value; a lone surrogate stays one in the `str`. Raises `NotJSON`."""
+    try:
+        return _VALUE.decode(document)
+    except (msgspec.DecodeError, RecursionError):
+        return _tolerant(document)
+
+
+def members(document: bytes) -> dict[str, bytes]:
+    """Key -> raw value of an object, in the client's order; of a repeated key the last counts. Raises `NotJSON`."""
+    try:
+        return {key: bytes(raw) for key, raw in _MEMBERS.decode(document).items()}
+    except (msgspec.DecodeError, RecursionError):
+        return {span.key: document[span.start : span.stop] for span in spans(document)}
+
+
+def elements(document: bytes) -> list[bytes]:
+    """The raw values of an array. Raises `NotJSON`."""
+    try:
+        return [bytes(raw) for raw in _ELEMENTS.decode(document)]
+    except (msgspec.DecodeError, RecursionError):
+        if not isinstance(_tolerant(document), list):
+            raise NotJSON("not a JSON array") from None
+        return list(_scan_elements(document))
+
+
+def spans(document: bytes) -> list[Span]:
+    """The members of an object with the places of their values, repeated keys included. Raises `NotJSON`."""
+    try:
+        known: Mapping[str, msgspec.Raw] = _MEMBERS.decode(document)
+    except (msgspec.DecodeError, RecursionError):
+        if not isinstance(_tolerant(document), dict):
+            raise NotJSON("not a JSON object") from None
+        known = {}
+    return list(_scan_members(document, known))
+
+
+def replace(document: bytes, values: Mapping[str, bytes]) -> bytes:
+    """The object with the values of these members exchanged; a member that it lacks is put first.
+
+    Every other byte stays. Of a repeated key each occurrence is exchanged, so that no reader sees the old value.
+    """
+    found = spans(document)
+    pieces: list[bytes] = []
+    position = document.index(b"{") + 1
+    pieces.append(document[:position])
+    missing = [key for key in values if all(span.key != key for span in found)]
+    added = b",".join(encode(key) + b":" + values[key] for key in missing)
+    pieces.append(added + b"," if added and found else added)
+    for span in found:
+        if span.key in values:
+            pieces += (document[position : span.start], values[span.key])
+            position = span.stop
+    pieces.append(document[position:])
+    return b"".join(pieces)
+
+
+def remove(document: bytes, key: str) -> bytes:
+    """The object without this member; the object itself when it has none such."""
+    kept = [f for f in _scan_fields(document, spans(document)) if f.key != key]
+    return b"{" + b",".join(document[field.start : field.stop] for field in kept) + b"}"
+
+
+def encode(value: object) -> bytes:
+    """A compact JSON document for a decoded value. Lone surrogates, which UTF-8 cannot carry, become escapes."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def array(values: Sequence[bytes]) -> bytes:
+    """A JSON array of raw values."""
+    return b"[" + b",".join(values) + b"]"
+
+
+def _tolerant(document: bytes) -> object:
+    try:
+        return json.loads(document.decode("utf-8"))
+    except (ValueError, RecursionError) as cause:
+        raise NotJSON(f"not a JSON document: {type(cause).__name__}") from cause
+
+
+def _scan_members(document: bytes, known: Mapping[str, msgspec.Raw]) -> Iterator[Span]:
+    """Walks a valid object. `known` gives the length of most values, so that long ones are not scanned again."""
+    position = _skip(document, document.index(b"{") + 1)
+    while document[position] != _CLOSING[0]:
+        name = _STRING.match(document, position)
+        assert name is not None
+        key = str(json.loads(name.group()))
+        start = _skip(document, _skip(document, name.end()) + 1)
+        stop = _stop_of(document, start, known.get(key))
+        yield Span(key, start, stop)
+        position = _skip(document, stop)
+        if document[position] == ord(","):
+            position = _skip(document, position + 1)
+
+
+def _stop_of(document: bytes, start: int, known: msgspec.Raw | None) -> int:
+    if known is not None:
+        raw = bytes(known)
+        stop = start + len(raw)
+        # With a repeated key the value may be another's prefix (1 and 12): then no delimiter follows.
+        if document.startswith(raw, start) and document[_skip(document, stop)] in b",}":
+            return stop
+    return _end_of_value(document, start)
+
+
+def _scan_fields(document: bytes, found: Sequence[Span]) -> Iterator[Span]:
+    """Like the spans, but from the key's opening quote to the value's end."""
+    position = document.index(b"{") + 1
+    for span in found:
+        yield Span(span.key, document.index(b'"', position), span.stop)
+        position = span.stop
+
+
+def _scan_elements(document: bytes) -> Iterator[bytes]:
+    position = _skip(document, document.index(b"[") + 1)
+    while document[position] != _CLOSING[1]:
+        stop = _end_of_value(document, position)
+        yield document[position:stop]
+        position = _skip(document, stop)
+        if document[position] == ord(","):
+            position = _skip(document, position + 1)
+
+
+def _end_of_value(document: bytes, start: int) -> int:
+    if document[start] in _OPENING:
+        return _end_of_container(document, start)
+    scalar = (_STRING if document[start] == ord('"') else _SCALAR).match(document, start)
+    assert scalar is not None
+    return scalar.end()
+
+
+def _end_of_container(document: bytes, start: int) -> int:
+    depth = 0
+    for token in _STRUCTURE.finditer(document, start):
+        first = document[token.start()]
+        depth += (first in _OPENING) - (first in _CLOSING)
+        if not depth:
+            return token.end()
+    raise NotJSON("unclosed bracket")
+
+
+def _skip(document: bytes, position: int) -> int:
+    space = _SPACE.match(document, position)
+    return space.end() if space else position

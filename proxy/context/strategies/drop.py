@@ -1,0 +1,71 @@
+"""Oldest turns go, with a notice of how many messages went.
+
+Rules. Two occasions, one cut: size demands it (after the gentler strategies, or when no summary could be had), or the
+configured sliding window of user turns is exceeded. The sliding window moves in batches of half its length, so that
+the prompt stays append-only between two moves, and never holds more turns than configured. An existing summary stays.
+"""
+
+from proxy.context import cuts
+from proxy.context.checkpoint import Cut, Edits
+from proxy.context.situation import Situation
+
+
+def plan(situation: Situation, edits: Edits) -> Edits:
+    """The history cut at a safe cut, down to the target; what still does not fit then loses its summary too."""
+    summary = edits.cut.summary if edits.cut else ""
+    notice = _notice(situation, len(situation.sizes))
+    stop = cuts.choose(situation, edits, situation.count(summary) + situation.count(notice))
+    if stop is not None:
+        edits = edits.with_cut(_cut(situation, edits, stop, carries_task=cuts.carries_task(situation, stop)))
+    return _without_block(situation, edits)
+
+
+def _without_block(situation: Situation, edits: Edits) -> Edits:
+    """Where the newest round leaves no room: first the summary goes, then the task that is carried along."""
+    cut, limits = edits.cut, situation.limits
+    if cut is None or limits is None:
+        return edits
+    for lighter in (
+        Cut(cut.stop, notice=_notice(situation, cut.stop), carries_task=cut.carries_task),
+        Cut(cut.stop, notice=_notice(situation, cut.stop)),
+    ):
+        if situation.tokens(edits) <= limits.budget:
+            break
+        edits = edits.with_cut(lighter)
+    return edits
+
+
+def limit(situation: Situation, edits: Edits) -> Edits:
+    """The sliding window of `max_turns` user turns, whatever the size."""
+    turns = situation.policy.drop.max_turns
+    if turns is None:
+        return edits
+    stop = _slide(situation, turns)
+    if stop <= edits.start or not cuts.removes_something(situation, stop):
+        return edits
+    return edits.with_cut(_cut(situation, edits, stop, carries_task=False))
+
+
+def _slide(situation: Situation, turns: int) -> int:
+    """Where the sliding window begins now; 0 while it is not full."""
+    conversation = situation.conversation
+    starts = conversation.turn_starts
+    if turns == 0:
+        return conversation.newest_round.start
+    over = len(starts) - turns
+    if over <= 0:
+        return 0
+    batch = max(1, turns // 2)
+    gone = min(-(-over // batch) * batch, len(starts) - 1)
+    # A user message may stand between a call and its result: then the cut falls before their round.
+    return max(cut for cut in (0, *conversation.safe_cuts) if cut <= starts[gone])
+
+
+def _cut(situation: Situation, edits: Edits, stop: int, *, carries_task: bool) -> Cut:
+    before = edits.cut or Cut(0)
+    notice = _notice(situation, stop - before.summarised)
+    return Cut(stop, before.summary, before.summarised, notice, carries_task or before.carries_task)
+
+
+def _notice(situation: Situation, messages: int) -> str:
+    return situation.policy.drop.notice.format(messages=messages)

@@ -1,0 +1,75 @@
+"""Old tool results become a marker that says what stood there.
+
+Rules. A marker is a statement about what is gone, never an order to the model, and holds nothing of the text. Oldest
+results go first and only as many as the target needs; the newest `keep` and the newest round stay whole. A result is
+left alone when its marker would be no shorter, or when it is a marker already.
+"""
+
+import re
+from collections.abc import Iterator
+from string import Formatter
+
+from proxy.context.checkpoint import Edits, Rewrite
+from proxy.context.conversation import TOOL_RESULTS
+from proxy.context.situation import Situation
+
+LONGEST_NAME = 64
+"""Characters of a tool's name in a marker."""
+
+LONGEST_MARKER = 1000
+"""Characters; a longer text is not taken for a marker, which also bounds the matching."""
+
+
+def plan(situation: Situation, edits: Edits) -> Edits:
+    """More results elided, until the view is within the target or nothing is left to elide."""
+    assert situation.limits is not None
+    excess = situation.tokens(edits) - situation.limits.target
+    done = {rewrite.index: rewrite for rewrite in edits.rewrites}
+    for index in _candidates(situation, edits):
+        if excess <= 0:
+            break
+        text = marker(situation, index)
+        saving = situation.sizes[index].content - situation.count(text)
+        if index not in done and saving > 0 and not is_marker(situation, index):
+            done[index] = Rewrite(index, text, "elide")
+            excess -= saving
+    return Edits(edits.cut, tuple(done[index] for index in sorted(done)))
+
+
+def marker(situation: Situation, index: int) -> str:
+    """The text that stands for the result at `index`."""
+    result = situation.conversation.history[index]
+    call = situation.conversation.call_answered_by(index)
+    text = situation.policy.elide.marker.format(
+        tool=_plain(call.name if call else result.name) or "a tool",
+        characters=len(result.text),
+        lines=result.text.count("\n") + 1,
+    )
+    # Agents that speak TOOL_RESULTS in plain chat recognise a result by its beginning.
+    return f"{TOOL_RESULTS} {text}" if result.role == "user" else text
+
+
+def is_marker(situation: Situation, index: int) -> bool:
+    """Whether the result is an elision marker already, for instance of another proxy in front."""
+    text = situation.conversation.history[index].text
+    if len(text) > LONGEST_MARKER:
+        return False
+    pieces = [
+        re.escape(literal) + (".*?" if field is not None else "")
+        for literal, field, _, _ in Formatter().parse(situation.policy.elide.marker)
+    ]
+    pattern = f"(?:{TOOL_RESULTS} )?" + "".join(pieces)
+    return re.fullmatch(pattern, text) is not None
+
+
+def _candidates(situation: Situation, edits: Edits) -> Iterator[int]:
+    history = situation.conversation.history
+    results = [index for index, message in enumerate(history) if message.is_result]
+    keep = situation.policy.elide.keep
+    old = results[: max(0, len(results) - keep)]
+    yield from (index for index in old if edits.start <= index < situation.protected_from)
+
+
+def _plain(name: str) -> str:
+    """A tool's name without line breaks and control characters, bounded."""
+    return "".join(c for c in name if c.isprintable())[:LONGEST_NAME]

@@ -1,0 +1,235 @@
+"""What crosses the proxy and what does not: header fields and URLs, as pure functions over raw bytes.
+
+Rules. A field that ends at this hop is never passed on; every other field keeps its name, its case, its place and its
+very bytes. The client's credential is passed as it came, and the configured key is added only where the client sent
+none. A path and a query are never decoded or encoded again. Nothing here logs, opens or waits.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+"""Fields as they came: (name, value) in order, repeated names repeated."""
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authentication-info",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""RFC 9110 section 7.6.1, with the names from RFC 2616 and practice. `Proxy-Status` is end-to-end and not here."""
+
+CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"x-goog-api-key"})
+"""Where clients put their key: OpenAI and most, Azure, Anthropic, Google."""
+
+MODE_HEADER = b"x-context-mode"
+
+_NOT_FORWARDED = HOP_BY_HOP | {
+    b"host",  # names the upstream instead
+    b"expect",  # this hop answers it: the upstream need not, and some stall on it
+    MODE_HEADER,
+}
+
+_SIDE_CALL = CREDENTIALS | {
+    b"openai-organization",  # these two choose whose account pays, and some keys are refused without them
+    b"openai-project",
+    b"http-referer",  # these two name the application to a router that shares out quota by application
+    b"x-title",
+    b"user-agent",  # firewalls in front of some upstreams refuse a request that has none
+}
+
+
+# --------------------------------------------------------------------------------------------------------- requests
+
+
+def find(raw: RawHeaders, name: bytes) -> bytes | None:
+    """The first value under this lower-case name."""
+    for key, value in raw:
+        if key.lower() == name:
+            return value
+    return None
+
+
+def has_credential(raw: RawHeaders) -> bool:
+    """Whether the client sent a key of its own."""
+    return any(name.lower() in CREDENTIALS for name, _ in raw)
+
+
+def credential(raw: RawHeaders) -> bytes:
+    """All credential fields as one value, for a digest that tells tenants apart; empty when there are none."""
+    return b"\n".join(name.lower() + b":" + value for name, value in raw if name.lower() in CREDENTIALS)
+
+
+def for_upstream(
+    raw: RawHeaders, *, length: int | None = None, unencoded: bool = False, key: str = ""
+) -> list[tuple[str, str]]:
+    """The client's fields as the upstream gets them, in their order; `Host` is left to the caller.
+
+    `length` (bytes) is the body's when the proxy sends a whole one, None when the client's body is streamed and its
+    own `Content-Length`, if any, is right. `unencoded` asks for an answer without content-encoding, because an event
+    has to be taken out of it. `key` is the configured one.
+    """
+    own: dict[bytes, tuple[str, str]] = {}
+    if length is not None:
+        own[b"content-length"] = ("Content-Length", str(length))
+    if unencoded:
+        own[b"accept-encoding"] = ("Accept-Encoding", "identity")
+    dropped = _NOT_FORWARDED | _listed(raw)
+    if find(raw, b"transfer-encoding") is not None:
+        dropped |= {b"content-length"}  # it would contradict the chunks: RFC 9112 section 6.3
+    fields: list[tuple[str, str]] = []
+    for name, value in raw:
+        lower = name.lower()
+        if lower in own:
+            fields.append((_text(name), own.pop(lower)[1]))
+            dropped |= {lower}
+        elif lower not in dropped:
+            fields.append((_text(name), _text(value)))
+    fields += own.values()
+    if key and not has_credential(raw):
+        fields.append(("Authorization", f"Bearer {key}"))
+    return fields
+
+
+def for_side_call(raw: RawHeaders, *, key: str = "") -> list[tuple[str, str]]:
+    """The few fields of the client's that its own upstream needs to accept a side call in its name.
+
+    Never used towards another host: a configured summary model has a key of its own.
+    """
+    fields = [(_text(name), _text(value)) for name, value in raw if name.lower() in _SIDE_CALL]
+    if key and not has_credential(raw):
+        fields.append(("Authorization", f"Bearer {key}"))
+    return fields
+
+
+# ---------------------------------------------------------------------------------------------------------- answers
+
+
+def for_client(raw: RawHeaders, added: Iterable[tuple[str, str]] = (), *, keep_length: bool = True) -> bytes:
+    """The upstream's fields as the client gets them, serialised, each line with its CRLF.
+
+    A field of ours replaces the upstream's of the same name. `keep_length` is False when the number of bytes changes.
+    """
+    ours = [(name.encode("ascii"), value.encode("ascii", "replace")) for name, value in added]
+    dropped = HOP_BY_HOP | _listed(raw) | {name.lower() for name, _ in ours}
+    if not keep_length:
+        dropped = dropped | {b"content-length"}
+    lines = [b"%b: %b\r\n" % (name, value) for name, value in raw if name.lower() not in dropped]
+    lines += [b"%b: %b\r\n" % field for field in ours]
+    return b"".join(lines)
+
+
+def is_encoded(raw: RawHeaders) -> bool:
+    """Whether the content is compressed, so that its bytes say nothing to a reader."""
+    value = find(raw, b"content-encoding")
+    return value is not None and value.strip().lower() not in (b"", b"identity")
+
+
+def _listed(raw: RawHeaders) -> frozenset[bytes]:
+    """Names that `Connection` declares to end at this hop."""
+    values = [value for name, value in raw if name.lower() == b"connection"]
+    if not values:
+        return frozenset()
+    return frozenset(token.strip().lower() for value in values for token in value.split(b","))
+
+
+def _text(value: bytes) -> str:
+    # As the HTTP library reads and writes fields. It leaves out bytes that are not UTF-8 when it writes a request.
+    return value.decode("utf-8", "surrogateescape")
+
+
+# ------------------------------------------------------------------------------------------------------------- URLs
+#
+# How the client's request target and `upstream.base_url` become one URL:
+#
+#   base_url                     target                               URL
+#   http://h                     /v1/chat/completions                 http://h/v1/chat/completions
+#   http://h/                    /chat/completions                    http://h/chat/completions
+#   http://h/v1                  /chat/completions                    http://h/v1/chat/completions
+#   http://h/v1/                 /v1/chat/completions                 http://h/v1/chat/completions
+#   http://h/api/v1              /v1/models                           http://h/api/v1/models
+#   http://h/api/v1              /api/v1/models                       http://h/api/v1/models
+#   http://h/api/paas/v4         /v1/chat/completions                 http://h/api/paas/v4/chat/completions
+#   http://h/v1beta/openai       /v1/chat/completions                 http://h/v1beta/openai/chat/completions
+#   http://h/openai              /openai/deployments/d/chat/...?a=1   http://h/openai/deployments/d/chat/...?a=1
+#   http://h/v1?api-version=1    /v1/chat/completions?x=y             http://h/v1/chat/completions?api-version=1&x=y
+#   http://h/v1?a=1              /v1/models?a=2                       http://h/v1/models?a=2
+#   http://h/v1                  /v1                                  http://h/v1
+#   http://h/v1                  /v10/models                          http://h/v1/v10/models
+#   http://h/v1                  http://elsewhere/v1/models           http://h/v1/models
+#
+# The rules behind it. (1) Slashes at the end of the base do not count. (2) The longest run of whole segments that
+# ends the base and begins the target is written once. (3) A target's `v1`, which clients write by habit, gives way
+# to a version that the base names anywhere. (4) Parameters of the base come first, except those that the client sends
+# too. (5) All else is kept byte for byte: percent-encoding, empty segments, dots, order. The host is always the base's.
+
+_VERSION = re.compile(r"v\d+[a-z0-9]*")
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A base URL, taken apart once."""
+
+    origin: str
+    segments: tuple[str, ...]
+    query: str
+
+    @classmethod
+    def of(cls, url: str) -> "Base":
+        """Take apart an absolute http or https URL. Raises ValueError when it is none."""
+        matched = _ABSOLUTE.match(url)
+        if matched is None:
+            raise ValueError("A base URL begins with http:// or https:// and names a host.")
+        path, _, query = url[matched.end() :].partition("#")[0].partition("?")
+        segments = path.rstrip("/").split("/")[1:] if path.rstrip("/") else []
+        return cls(matched.group(), tuple(segments), query)
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """(path, query) of a request target as it came; an absolute one loses its host, a fragment is left out."""
+    matched = _ABSOLUTE.match(target)
+    if matched is not None:
+        target = target[matched.end() :]
+    path, _, query = target.partition("#")[0].partition("?")
+    if path in ("", "*"):  # `OPTIONS *` asks about the whole server
+        path = "/"
+    return path, query
+
+
+def join(base: Base, path: str, query: str) -> str:
+    """The upstream's URL for this path and query, by the table above."""
+    segments = path.split("/")[1:]
+    shared = _overlap(base.segments, segments)
+    if not shared and segments[0] == "v1" and any(map(_VERSION.fullmatch, base.segments)):
+        shared = 1
+    rest = "/".join(segments[shared:])
+    joined = "/".join((base.origin, *base.segments))
+    if rest or (len(segments) > shared and path != "/") or not base.segments:
+        joined += "/" + rest
+    whole = _merge(base.query, query)
+    return f"{joined}?{whole}" if whole else joined
+
+
+def _overlap(base: Sequence[str], segments: Sequence[str]) -> int:
+    for size in range(min(len(base), len(segments)), 0, -1):
+        if list(base[-size:]) == list(segments[:size]):
+            return size
+    return 0
+
+
+def _merge(ours: str, theirs: str) -> str:
+    if not ours or not theirs:
+        return ours or theirs
+    sent = {parameter.partition("=")[0] for parameter in theirs.split("&")}
+    kept = [parameter for parameter in ours.split("&") if parameter.partition("=")[0] not in sent]
+    return "&".join([*kept, theirs])

@@ -1,0 +1,95 @@
+"""The conversations of late, as operators see them: counts and ids, never content.
+
+Rules. A conversation is recognised by its chain: a request belongs to the one whose newest prefix its own history
+contains. The list is of this process alone, bounded, least recently seen first out; it decides nothing, so losing it
+costs nothing. An id is the chain's name of the history at its first sight and stays the same.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from proxy.exchange import Verdict
+
+MOST: Final = 1000
+"""Conversations that are listed."""
+
+_LOOK_BACK: Final = 64
+"""Messages that a client may append between two requests and still be recognised."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One conversation; tokens are calibrated estimates, times are seconds of the clock."""
+
+    id: str
+    model: str
+    messages: int = 0
+    requests: int = 0
+    compactions: int = 0
+    window: int | None = None
+    original_tokens: int | None = None
+    forwarded_tokens: int | None = None
+    last_action: str = "none"
+    checkpoint: str | None = None
+    cut_at: float | None = None
+    seen_at: float = 0.0
+    keys: list[str] = field(default_factory=list)
+    """Keys of its checkpoints and summaries, newest last."""
+
+
+class Ledger:
+    """`clock` tells seconds and never goes back."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._by_tip: OrderedDict[str, Conversation] = OrderedDict()
+
+    def note(self, chain: Sequence[str], verdict: Verdict) -> None:
+        """Take in one managed request."""
+        if not chain:
+            return
+        entry = self._found(chain) or Conversation(chain[-1], verdict.model)
+        self._by_tip[chain[-1]] = entry
+        while len(self._by_tip) > MOST:
+            self._by_tip.popitem(last=False)
+        now = self._clock()
+        entry.messages, entry.requests, entry.seen_at = len(chain), entry.requests + 1, now
+        entry.window, entry.last_action = verdict.window, verdict.actions
+        entry.original_tokens, entry.forwarded_tokens = verdict.original, verdict.forwarded
+        if verdict.checkpoint_id and verdict.checkpoint_id != entry.checkpoint:
+            entry.compactions += 1
+            entry.cut_at = now
+            entry.keys = [*entry.keys, verdict.checkpoint_id][-_LOOK_BACK:]
+        entry.checkpoint = verdict.checkpoint_id
+
+    def listed(self) -> list[dict[str, object]]:
+        """The conversations, the one seen last first."""
+        now = self._clock()
+        return [
+            {
+                "id": entry.id,
+                "model": entry.model[:100],
+                "messages": entry.messages,
+                "requests": entry.requests,
+                "window": entry.window,
+                "original_tokens": entry.original_tokens,
+                "forwarded_tokens": entry.forwarded_tokens,
+                "last_action": entry.last_action,
+                "checkpoint": entry.checkpoint,
+                "checkpoint_age_seconds": None if entry.cut_at is None else round(now - entry.cut_at, 1),
+                "compactions": entry.compactions,
+                "seen_seconds_ago": round(now - entry.seen_at, 1),
+            }
+            for entry in reversed(self._by_tip.values())
+        ]
+
+    def forget(self, id_: str) -> list[str] | None:
+        """Strike a conversation off; the keys of its checkpoints, or None when there is no such conversation."""
+        tip = next((tip for tip, entry in self._by_tip.items() if entry.id == id_), None)
+        return None if tip is None else self._by_tip.pop(tip).keys
+
+    def _found(self, chain: Sequence[str]) -> Conversation | None:
+        tip = next((key for key in reversed(chain[-_LOOK_BACK:]) if key in self._by_tip), None)
+        return None if tip is None else self._by_tip.pop(tip)

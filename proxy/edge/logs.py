@@ -1,0 +1,204 @@
+"""The log: structured events of counts and fixed words, without keys and without text of conversations.
+
+Rules. What goes into an event is chosen by who writes it, and redacted here all the same, at every level and in every
+value. Of an exception only its type and its place are ever written: its message may quote what was being read. Records
+of foreign libraries become events of the same kind, their arguments left out for the same reason.
+"""
+
+import asyncio
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Final, TextIO
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
+
+from proxy.config import LogFormat, LogLevel, LogOptions
+
+HIDDEN: Final = "***"
+
+_SECRET_NAMES: Final = frozenset(
+    {
+        "authorization",
+        "proxy-authorization",
+        "api-key",
+        "x-api-key",
+        "x-goog-api-key",
+        "cookie",
+        "set-cookie",
+        "api_key",
+        "key",
+        "token",
+        "access_token",
+    }
+)
+
+# A credential in running text: a field with its value up to the end of the line or the next quote, a query parameter,
+# a bearer token wherever it stands.
+_IN_TEXT: Final = (
+    re.compile(
+        r"""((?:proxy-)?authorization|(?:x-)?(?:goog-)?api-key|(?:set-)?cookie)(["']?\s*[:=,]\s*[bru]?["']?)[^"'\r\n]+""",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(\b(?:api_key|access_token|key|token))(=)[^&\s\"'#]+", re.IGNORECASE),
+    re.compile(r"\b(bearer)(\s+)[^\s\"',]+", re.IGNORECASE),
+)
+
+_SUSPECT: Final = re.compile("auth|key|cookie|token|bearer", re.IGNORECASE)
+"""Part of every text that one of the patterns finds something in; one look instead of three."""
+
+_LEVELS: Final[Mapping[LogLevel, int]] = MappingProxyType(
+    {
+        LogLevel.DEBUG: logging.DEBUG,
+        LogLevel.INFO: logging.INFO,
+        LogLevel.WARNING: logging.WARNING,
+        LogLevel.ERROR: logging.ERROR,
+    }
+)
+
+
+def build(options: LogOptions, stream: TextIO | None = None) -> FilteringBoundLogger:
+    """A logger that writes to a stream, standard error by default. Nothing global is changed."""
+    target = sys.stderr if stream is None else stream
+    console = options.format is LogFormat.CONSOLE or (options.format is LogFormat.AUTO and target.isatty())
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(colors=target.isatty())
+        if console
+        else structlog.processors.JSONRenderer(_as_json)
+    )
+    logger: FilteringBoundLogger = structlog.wrap_logger(
+        structlog.WriteLogger(target),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _exceptions_as_places,
+            redact,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[options.level]),
+        cache_logger_on_first_use=True,
+    )
+    return logger
+
+
+def _as_json(event: object, **_: object) -> str:
+    return msgspec.json.encode(event).decode()
+
+
+def place(fault: BaseException) -> str:
+    """Where an exception was raised, as `file.py:line in function`; the file without its folders."""
+    frames = traceback.extract_tb(fault.__traceback__)
+    if not frames:
+        return "unknown"
+    last = frames[-1]
+    return f"{last.filename.replace(chr(92), '/').rpartition('/')[2]}:{last.lineno} in {last.name}"
+
+
+def redact(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Hide credentials in every value of an event, however deep."""
+    return {key: _redacted(key, value) for key, value in event.items()}
+
+
+def _redacted(name: object, value: object) -> Any:
+    if isinstance(name, bytes):
+        name = name.decode("latin-1")
+    if isinstance(name, str) and name.lower() in _SECRET_NAMES and value is not None:
+        return HIDDEN
+    match value:
+        case str():
+            return _clean(value)
+        case None | bool() | int() | float():
+            return value
+        case Mapping():
+            return {key: _redacted(key, each) for key, each in value.items()}
+        case (str() | bytes() as first, second):  # a header field
+            return [_redacted(None, first), _redacted(first, second)]
+        case list() | tuple() | set() | frozenset():
+            return [_redacted(None, each) for each in value]
+        case BaseException():
+            return type(value).__name__
+        case _:
+            return _clean(str(value))
+
+
+def _clean(text: str) -> str:
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()  # what is not UTF-8 cannot be written
+    if _SUSPECT.search(text) is None:
+        return text
+    for pattern in _IN_TEXT:
+        text = pattern.sub(rf"\g<1>\g<2>{HIDDEN}", text)
+    return text
+
+
+def _exceptions_as_places(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    fault = event.pop("exc_info", None)
+    if isinstance(fault, tuple):
+        fault = fault[1]
+    elif fault is True:
+        fault = sys.exc_info()[1]
+    if isinstance(fault, BaseException):
+        event["exception"] = type(fault).__name__
+        event["place"] = place(fault)
+    return event
+
+
+# ---------------------------------------------------------------------------------------- foreign libraries' records
+
+
+class Foreign(logging.Handler):
+    """Takes the standard library's log records and writes them as events: fixed words, type and place."""
+
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record, without its arguments and without what was formatted into it before."""
+        words = record.msg if record.args else _fixed_words(record.msg)
+        self._log.log(record.levelno, "library", library=record.name, what=words, exc_info=record.exc_info)
+
+
+@contextmanager
+def adopted(log: FilteringBoundLogger) -> Iterator[None]:
+    """While this lasts the libraries' records come here and nowhere else, and so do the event loop's own faults."""
+    handler = Foreign(log)
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loggers = [logging.getLogger(name) for name in _LIBRARIES]
+    propagated = [logger.propagate for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
+    loop.set_exception_handler(_reporter(log))
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(before)
+        for logger, propagate in zip(loggers, propagated, strict=True):
+            logger.removeHandler(handler)
+            logger.propagate = propagate
+
+
+_LIBRARIES: Final = ("aiohttp", "asyncio")
+
+_FIXED_WORDS: Final = re.compile(r"[A-Za-z'.() ]*")
+
+
+def _fixed_words(message: object) -> str:
+    """How a message begins; behind its first words stand representations of whatever it is about."""
+    said = _FIXED_WORDS.match(str(message))
+    return said.group().strip() if said else ""
+
+
+def _reporter(log: FilteringBoundLogger) -> Callable[[object, dict[str, Any]], None]:
+    def report(loop: object, context: dict[str, Any]) -> None:
+        log.error("loop_fault", what=_fixed_words(context.get("message")), exc_info=context.get("exception"))
+
+    return report

@@ -1,0 +1,120 @@
+"""What is remembered between requests: checkpoints and what was learned of a model, in whatever store there is.
+
+Rules. Everything that a request needs is read in one round trip, and nothing that was learned is written before an
+answer: that is known here at once and written a little later. Keys of learned values name upstream and model by a
+digest, so that any name fits any store; they cannot be taken for keys of a chain, which are plain hexadecimal digits.
+A value that this version cannot read counts as absent, and so does everything while the store is out of reach: no
+request fails for that.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from proxy.context import calibration, checkpoint
+from proxy.context.calibration import UNCALIBRATED, Calibration, CalibrationPolicy
+from proxy.context.checkpoint import Edits
+from proxy.edge.lessons import INTERVAL, Lessons
+from proxy.errors import StoreUnavailable
+from proxy.exchange import Learn, Memory
+from proxy.stores import Store
+
+
+class Memories:
+    """The memories of one upstream; `upstream` is its name. Close them before the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        upstream: str,
+        *,
+        shared: Callable[[], bool] = lambda: True,
+        interval: float = INTERVAL,
+    ) -> None:
+        """`shared` says whether others would see what is saved now; lessons are written every `interval` seconds."""
+        self._store = store
+        self._upstream = upstream
+        self._shared = shared
+        self._lessons = Lessons(store, interval=interval)
+
+    async def recall(self, model: str, chain: Sequence[str]) -> Memory:
+        """The newest checkpoint on this chain, the summaries that wait on it, and what was learned of the model."""
+        summaries = [f"{_SUMMARY}:{key}" for key in chain]
+        learned = [self._key(_CALIBRATION, model), self._key(_REFUSAL, model)]
+        try:
+            values = await self._store.read([*chain, *summaries, *learned])
+        except StoreUnavailable:
+            values = [*[None] * (2 * len(chain)), *map(self._lessons.latest, learned)]
+        known, refusal = map(self._lessons.seen, learned, values[-len(learned) :])
+        key, edits = _newest(chain, values[: len(chain)])
+        written = zip(chain, values[len(chain) : -len(learned)], strict=True)
+        return Memory(
+            edits=edits,
+            checkpoint_id=key,
+            summaries={
+                each: text.decode("utf-8", "surrogatepass") for each, text in written if text is not None
+            },
+            may_ask=self._shared(),
+            calibration=_calibration(known),
+            refuses_usage=refusal is not None,
+        )
+
+    async def learn(self, lesson: Learn, policy: CalibrationPolicy) -> None:
+        """Take in what an answer taught."""
+        if lesson.refuses_usage:
+            self._lessons.put(self._key(_REFUSAL, lesson.model), b"true")
+        key = self._key(_CALIBRATION, lesson.model)
+        with contextlib.suppress(StoreUnavailable):  # the next answer teaches the same
+            known = _calibration(await self._lessons.known(key))
+            taught = calibration.learn(known, lesson.raw_tokens, lesson.reported_tokens, policy)
+            if taught is not known:
+                self._lessons.put(key, msgspec.json.encode(taught))
+
+    async def save(self, key: str, edits: Edits) -> Edits:
+        """Store edits unless there are some; those that are there afterwards."""
+        try:
+            winner = await self._store.claim(key, checkpoint.encode(edits))
+        except StoreUnavailable:
+            return edits
+        return checkpoint.decode(winner) or edits
+
+    async def keep(self, key: str, text: str) -> None:
+        """Store a summary of the prefix that this key names, for when it is needed."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.write({f"{_SUMMARY}:{key}": text.encode("utf-8", "surrogatepass")})
+
+    async def forget(self, keys: Sequence[str]) -> None:
+        """Forget the checkpoints and summaries under these keys. Raises StoreUnavailable."""
+        await self._store.forget([*keys, *(f"{_SUMMARY}:{key}" for key in keys)])
+
+    async def close(self) -> None:
+        """Write what was learned and not yet written."""
+        await self._lessons.close()
+
+    def _key(self, kind: str, model: str) -> str:
+        names = msgspec.json.encode([self._upstream, model.encode("utf-8", "surrogatepass")])
+        return f"{kind}:{hashlib.blake2b(names, digest_size=16).hexdigest()}"
+
+
+_SUMMARY: Final = "summary"
+_CALIBRATION: Final = "calibration"
+_REFUSAL: Final = "refuses-usage"
+
+_CODEC: Final = msgspec.json.Decoder(Calibration)
+
+
+def _newest(chain: Sequence[str], values: Sequence[bytes | None]) -> tuple[str, Edits] | tuple[None, None]:
+    for key, value in zip(reversed(chain), reversed(values), strict=True):
+        if value is not None and (edits := checkpoint.decode(value)) is not None:
+            return key, edits
+    return None, None
+
+
+def _calibration(stored: bytes | None) -> Calibration:
+    try:
+        return UNCALIBRATED if stored is None else _CODEC.decode(stored)
+    except msgspec.DecodeError:
+        return UNCALIBRATED

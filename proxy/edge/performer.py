@@ -1,0 +1,288 @@
+"""Performs what an exchange asks for, one command after the other, for one request.
+
+Rules. Nothing is decided here: the exchange says what, this file does it and sends back what came of it. At most one
+reply is open at a time, and `close` ends it whatever happened. A refusal is read, within a bound, before anything of
+it is relayed; then it is relayed verbatim, unless another call was made instead. Foreign errors are not caught here.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, assert_never
+
+from proxy.context.calibration import CalibrationPolicy
+from proxy.context.checkpoint import Edits
+from proxy.context.conversation import Message
+from proxy.context.tokens import Size
+from proxy.edge import headers
+from proxy.edge.downstream import Downstream, relay
+from proxy.edge.headers import Base
+from proxy.edge.ledger import Ledger
+from proxy.edge.sidecalls import Origin
+from proxy.edge.summaries import Summaries
+from proxy.edge.upstream import Reply, Upstream
+from proxy.errors import TransomError
+from proxy.exchange import (
+    Accepted,
+    Ask,
+    Command,
+    Exchange,
+    Learn,
+    LookUp,
+    Measure,
+    Measured,
+    Memory,
+    Outcome,
+    Prepare,
+    Refused,
+    Relay,
+    Relayed,
+    Save,
+    Send,
+    Verdict,
+)
+from proxy.wire import chat
+from proxy.wire.sse import Observer, UsageFilter
+from proxy.wire.usage import Usage
+
+REFUSAL_BYTES: Final = 1024 * 1024
+"""So much of a refusal's body is read before it is relayed; real ones have a few hundred bytes."""
+
+DOCUMENT_BYTES: Final = 4 * 1024 * 1024
+"""So much of an answer that is no stream is kept, to read its usage; a longer one goes by unread."""
+
+
+class Remembers(Protocol):
+    """What is remembered between requests."""
+
+    async def recall(self, model: str, chain: Sequence[str]) -> Memory:
+        """The newest checkpoint on this chain, and what was learned of the model."""
+        ...
+
+    async def learn(self, lesson: Learn, policy: CalibrationPolicy) -> None:
+        """Take in what an answer taught."""
+        ...
+
+    async def save(self, key: str, edits: Edits) -> Edits:
+        """Store edits unless there are some; those that are there afterwards."""
+        ...
+
+    async def keep(self, key: str, text: str) -> None:
+        """Store a summary of the prefix that this key names, for when it is needed."""
+        ...
+
+    async def forget(self, keys: Sequence[str]) -> None:
+        """Forget the checkpoints and summaries under these keys."""
+        ...
+
+
+class Measures(Protocol):
+    """Counts tokens."""
+
+    def count(self, text: str, encoding: str) -> int:
+        """Tokens of a short text."""
+        ...
+
+    async def sizes(
+        self, messages: Sequence[Message], extras: Sequence[bytes], model: str
+    ) -> tuple[tuple[Size, ...], int]:
+        """Sizes of messages, and the tokens of all raw JSON beside them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all requests share. `key` is the configured credential or empty; `clock` tells seconds."""
+
+    upstream: Upstream
+    base: Base
+    key: str
+    summaries: Summaries
+    tokenizer: Measures
+    memories: Remembers
+    ledger: Ledger
+    clock: Callable[[], float]
+
+
+class Performer:
+    """Performs the commands of one exchange.
+
+    `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        origin: Origin,
+        client: Downstream,
+        calibration: CalibrationPolicy,
+        who: str,
+    ) -> None:
+        """`who` names tenant and model, for the side calls that are made in their name."""
+        self._around = around
+        self._origin = origin
+        self._client = client
+        self._calibration = calibration
+        self._who = who
+        self._reply: Reply | None = None
+        self._already = b""
+        self.chain: tuple[str, ...] = ()
+        self.spent: dict[str, float] = {}
+
+    async def run(self, course: Exchange) -> Verdict:
+        """Drive the exchange to its end. Raises what a command raises, and what the exchange itself raises."""
+        try:
+            command = next(course)
+            while True:
+                command = course.send(await self._timed(command))
+        except StopIteration as end:
+            verdict: Verdict = end.value
+            return verdict
+        finally:
+            course.close()
+
+    def close(self) -> None:
+        """End the reply that is open, if any."""
+        if self._reply is not None:
+            self._reply.close()
+            self._reply = None
+
+    async def _timed(self, command: Command) -> Outcome:
+        began = self._around.clock()
+        try:
+            return await self._perform(command)
+        finally:
+            kind = type(command).__name__.lower()
+            self.spent[kind] = self.spent.get(kind, 0.0) + self._around.clock() - began
+
+    def _perform(self, command: Command) -> Awaitable[Outcome]:
+        match command:
+            case LookUp():
+                return self._recall(command)
+            case Measure():
+                return self._measure(command)
+            case Ask():
+                return self._around.summaries.get(command, self._who, self._origin)
+            case Prepare():
+                return self._prepare(command)
+            case Save():
+                return self._around.memories.save(command.key, command.edits)
+            case Send():
+                return self._send(command)
+            case Relay():
+                return self._relay(command)
+            case Learn():
+                return self._around.memories.learn(command, self._calibration)
+            case _:
+                assert_never(command)
+
+    async def _recall(self, command: LookUp) -> Memory:
+        self.chain = command.chain
+        memory = await self._around.memories.recall(command.model, command.chain)
+        if memory.edits or memory.summaries:
+            self._around.summaries.matched(self._who)
+        if self._around.summaries.is_worth_asking(self._who):
+            return memory
+        return replace(memory, may_ask=False)
+
+    async def _prepare(self, command: Prepare) -> None:
+        self._around.summaries.prepare(command, self._who, self._origin)
+
+    async def _measure(self, command: Measure) -> Measured:
+        sizes, extras = await self._around.tokenizer.sizes(command.messages, command.extras, command.model)
+        return Measured(sizes, extras)
+
+    async def _send(self, command: Send) -> Accepted | Refused:
+        self.close()
+        around, origin = self._around, self._origin
+        fields = headers.for_upstream(
+            origin.fields, length=len(command.body), unencoded=command.unencoded, key=around.key
+        )
+        url = headers.join(around.base, origin.path, origin.query)
+        self._reply = reply = await around.upstream.call("POST", url, fields, command.body)
+        self._already = b""
+        if reply.status < 400:
+            return Accepted(reply.status)
+        self._already = await _beginning(reply)
+        return Refused(reply.status, self._already)
+
+    async def _relay(self, command: Relay) -> Relayed:
+        reply = self._reply
+        if reply is None:
+            raise RuntimeError("An exchange relays only after it has sent.")
+        rewrites = command.strip_usage and _may_shrink(reply)
+        tap = UsageTap(strips=rewrites) if _is_readable(reply) else None
+        complete = await relay(
+            reply, self._client, added=command.headers, already=self._already, tap=tap, rewrites=rewrites
+        )
+        return Relayed(tap.usage if tap else None, complete)
+
+
+class UsageTap:
+    """Reads the usage of an answer that goes by, as a stream or as one document, whichever it turns out to be.
+
+    Servers answer streams with documents, documents with streams, and label either as the other (B89), so the first
+    byte that says something decides. `strips` takes usage-only events out.
+    """
+
+    def __init__(self, *, strips: bool) -> None:
+        self._events = UsageFilter() if strips else Observer()
+        self._is_document: bool | None = None
+        self._document: list[bytes] = []
+        self._room = DOCUMENT_BYTES
+        self.usage: Usage | None = None
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The next bytes; those that go on."""
+        if self._is_document is None:
+            start = chunk.removeprefix(_BOM).lstrip()
+            if not start:
+                return chunk  # blank lines, which some send to keep a connection busy
+            self._is_document = start.startswith(_DOCUMENT_STARTS)
+        if not self._is_document:
+            return self._events.feed(chunk)
+        self._room -= len(chunk)
+        if self._room >= 0:
+            self._document.append(chunk)
+        return chunk
+
+    def end(self) -> bytes:
+        """Nothing more comes; the bytes that still go on."""
+        if not self._is_document:
+            rest = self._events.end()
+            self.usage = self._events.usage
+            return rest
+        if self._room >= 0:
+            self.usage = chat.usage_of(b"".join(self._document))
+        return b""
+
+
+_BOM: Final = b"\xef\xbb\xbf"
+_DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
+"""JSON or HTML. No line of an event stream that means anything begins so."""
+
+
+async def _beginning(reply: Reply) -> bytes:
+    """A refusal's body, or as much of it as is read; relaying goes on behind it, also where it broke off."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while size < REFUSAL_BYTES and (piece := await reply.chunk()):
+            pieces.append(piece)
+            size += len(piece)
+    except TransomError:
+        pass  # the reply raises it again when it is relayed
+    return b"".join(pieces)
+
+
+def _is_readable(reply: Reply) -> bool:
+    """Whether usage may be looked for: the answer is no error, and its bytes are not compressed."""
+    return reply.status < 400 and not headers.is_encoded(reply.headers)
+
+
+def _may_shrink(reply: Reply) -> bool:
+    """Whether an event may be taken out: the answer is readable and its length not promised, or a stream's."""
+    if not _is_readable(reply):
+        return False
+    if headers.find(reply.headers, b"content-length") is None:
+        return True
+    return b"event-stream" in (headers.find(reply.headers, b"content-type") or b"").lower()

@@ -1,0 +1,521 @@
+"""HTTP in and out: takes requests, drives the exchange of each that is managed, streams all others through.
+
+Rules. Nothing is decided here about a conversation. Every path and method is served; what is ours lies under `/-/`.
+A request that is not managed is never buffered, and one that is goes on with the client's very bytes when anything of
+ours fails before an answer began: the one blind `except` is here and nowhere else. When the client leaves, everything
+that was done for it ends. Each request writes one event, of counts and fixed words.
+"""
+
+import asyncio
+import hashlib
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from aiohttp import hdrs, web
+from structlog.typing import FilteringBoundLogger
+
+from proxy.config import Config, Tenant, is_loopback
+from proxy.context.conversation import Reader
+from proxy.context.policy import Mode
+from proxy.context.tokens import encoding_for
+from proxy.edge import admin, headers, logs
+from proxy.edge.downstream import ClientGone, Downstream, relay
+from proxy.edge.headers import Base
+from proxy.edge.ledger import Ledger
+from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
+from proxy.edge.sidecalls import Origin, SideCaller
+from proxy.edge.summaries import Summaries
+from proxy.edge.upstream import LINE_BYTES, MOST_HEADERS, Body, Timeouts, Upload, Upstream
+from proxy.errors import BodyTooLarge, TransomError
+from proxy.exchange import Terms, Verdict, manage
+from proxy.wire import chat
+from proxy.wire.chat import ChatRequest, NotManaged
+
+GRACE: Final = 30.0
+"""Seconds that running requests get to end when the process is told to stop (B112)."""
+
+BYPASS: Final = (("x-context-actions", "bypass=internal_error"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the composition root hands to the server."""
+
+    tokenizer: Measures
+    memories: Remembers
+    log: FilteringBoundLogger
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request on its way through, with what its event will tell."""
+
+    request: web.BaseRequest
+    client: Downstream
+    origin: Origin
+    began: float
+    mode: Mode | None = None
+    body: bytes | None = None
+    upload: Upload | None = None
+    received_bytes: int = 0
+    model: str = ""
+    reason: str = ""
+    upstream_status: int | None = None
+    verdict: Verdict | None = None
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        return self.request.method
+
+
+class Server:
+    """Answers requests. `unmanaged` counts, by endpoint, those that generate text and are not managed."""
+
+    def __init__(self, config: Config, around: Surroundings, log: FilteringBoundLogger) -> None:
+        self._config = config
+        self._around = around
+        self._log = log
+        self._reader = Reader()
+        self._running: set[asyncio.Task[object]] = set()
+        self._stopping = False
+        self._without_window: set[str] = set()
+        self.unmanaged: Counter[str] = Counter()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; the library calls this for each, one after the other on a connection."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        visit = self._visit(request)
+        try:
+            await self._answer(visit)
+        except ClientGone:
+            visit.reason = "client_gone"
+        except asyncio.CancelledError:
+            visit.reason = "stopped" if self._stopping else "client_gone"
+            raise
+        finally:
+            self._tell(visit)
+        return visit.client
+
+    async def drain(self, grace: float) -> None:
+        """Let running requests end, for so many seconds; then end them. New ones on open connections are the last."""
+        self._stopping = True
+        clock = self._around.clock
+        end = clock() + grace
+        await asyncio.sleep(0)  # what has just been accepted begins
+        while self._running and (left := end - clock()) > 0:
+            await asyncio.wait(set(self._running), timeout=left)
+        late = set(self._running)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=_LAST_SECOND)
+
+    def _visit(self, request: web.BaseRequest) -> Visit:
+        path, query = headers.split_target(request.raw_path)
+        client = Downstream(request)
+        if self._stopping:
+            client.close_after()
+        raw = request.raw_headers
+        return Visit(request, client, Origin(raw, path, query), self._around.clock(), self._asked_mode(raw))
+
+    def _asked_mode(self, raw: headers.RawHeaders) -> Mode | None:
+        asked = headers.find(raw, headers.MODE_HEADER)
+        if asked is None:
+            return None
+        try:
+            return Mode(asked.decode("latin-1").strip().lower())
+        except ValueError:
+            self._log.warning("mode_header_ignored", allowed=[str(mode) for mode in Mode])
+            return None
+
+    async def _answer(self, visit: Visit) -> None:
+        try:
+            await self._attend(visit)
+        except TransomError as error:
+            visit.reason = error.code
+            await visit.client.refuse(error)
+
+    async def _attend(self, visit: Visit) -> None:
+        try:
+            await self._course(visit)
+        except (TransomError, ClientGone):
+            raise
+        except Exception as fault:  # noqa: BLE001 - the one door
+            self._log.error("internal_error", exc_info=fault)
+            visit.reason = "internal_error"
+            await self._fail_open(visit)
+
+    async def _course(self, visit: Visit) -> None:
+        path = visit.origin.path
+        if admin.is_own(path):
+            await admin.answer(visit.method, path, visit.client, self._around)
+        elif visit.method == hdrs.METH_CONNECT:
+            said = chat.error_body(
+                "This is no proxy for tunnels.", "invalid_request_error", "not_implemented"
+            )
+            visit.client.close_after()
+            await visit.client.say(501, said)
+        elif visit.method == hdrs.METH_POST and chat.is_chat_path(path) and visit.mode is not Mode.OFF:
+            await self._manage(visit)
+        else:
+            self._note_unmanaged(visit)
+            await self._pass(visit, await self._upload(visit))
+
+    # --- managed ----------------------------------------------------------------------------------------------
+
+    async def _manage(self, visit: Visit) -> None:
+        visit.body = body = await self._whole_body(visit)
+        try:
+            request = _read(visit.origin, body, self._reader)
+        except NotManaged as odd:
+            visit.reason = odd.reason
+            await self._pass(visit, body)
+            return
+        visit.model = request.model
+        policy = self._config.policy_for(request.model)
+        visit.mode = mode = visit.mode or policy.mode
+        if mode is Mode.OFF:
+            await self._pass(visit, body)
+            return
+        terms = self._terms(visit, request)
+        who = f"{terms.tenant}:{request.model}"
+        performer = Performer(self._around, visit.origin, visit.client, policy.calibration, who)
+        try:
+            with self._around.summaries.main_call():
+                visit.verdict = await performer.run(manage(request, terms))
+            visit.upstream_status = visit.verdict.status
+            self._note_unknown_window(visit.verdict)
+            self._around.ledger.note(performer.chain, visit.verdict)
+        finally:
+            performer.close()
+            visit.spent = performer.spent
+
+    def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
+        policy = self._config.policy_for(request.model)
+        summary_model = self._config.side_calls.model or ""
+        return Terms(
+            policy=policy,
+            mode=visit.mode or policy.mode,
+            upstream=self._config.upstream.base_url,
+            tenant=_tenant(visit.origin, self._config.tenant),
+            count=partial(self._around.tokenizer.count, encoding=encoding_for(request.model)),
+            summary_model=summary_model,
+            summary_window=self._config.policy_for(summary_model).window if summary_model else None,
+            reasoning_effort=self._config.side_calls.reasoning_effort or "",
+        )
+
+    async def _fail_open(self, visit: Visit) -> None:
+        """After a fault of ours: the client's own request goes on as it came, if that is still possible."""
+        client = visit.client
+        if client.complete:
+            return
+        if client.started:
+            client.break_off()
+        elif visit.body is not None:
+            await self._pass(visit, visit.body, BYPASS)
+        else:
+            await client.refuse(TransomError("The proxy failed on this request; its log says where."))
+
+    # --- passed through ---------------------------------------------------------------------------------------
+
+    async def _pass(self, visit: Visit, body: Body, added: tuple[tuple[str, str], ...] = ()) -> None:
+        around, origin = self._around, visit.origin
+        length = len(body) if isinstance(body, bytes) else None
+        fields = headers.for_upstream(origin.fields, length=length, key=around.key)
+        url = headers.join(around.base, origin.path, origin.query)
+        began = around.clock()
+        reply = await around.upstream.call(visit.method, url, fields, body)
+        visit.spent["send"] = around.clock() - began
+        visit.upstream_status = reply.status
+        try:
+            if not await relay(reply, visit.client, added=added):
+                visit.reason = "upstream_broke"
+        finally:
+            reply.close()
+
+    def _note_unmanaged(self, visit: Visit) -> None:
+        path = visit.origin.path
+        if visit.method != hdrs.METH_POST or not chat.is_generating_path(path):
+            return
+        endpoint = path.rstrip("/").rpartition("/")[2]
+        self.unmanaged[endpoint] += 1
+        visit.reason = "endpoint_not_managed"
+        if self.unmanaged[endpoint] == 1:
+            self._log.warning("endpoint_not_managed", endpoint=endpoint)
+
+    def _note_unknown_window(self, verdict: Verdict) -> None:
+        """Once per model, for the first few hundred: names are the clients' to invent."""
+        model = verdict.model[:_MODEL_CHARACTERS]
+        if verdict.window is not None or verdict.mode is not Mode.MANAGE or model in self._without_window:
+            return
+        if len(self._without_window) < _MOST_TOLD:
+            self._without_window.add(model)
+            self._log.warning("window_unknown", model=model, effect="nothing is compacted on account of size")
+
+    # --- bodies -----------------------------------------------------------------------------------------------
+
+    async def _upload(self, visit: Visit) -> Upload | None:
+        request = visit.request
+        if not request.body_exists:
+            return None
+        await visit.client.let_body_come()
+        visit.upload = Upload(request.content)
+        return visit.upload
+
+    async def _whole_body(self, visit: Visit) -> bytes:
+        """The body of a request, within the configured limit. Raises BodyTooLarge, and ClientGone."""
+        request, limit = visit.request, self._config.max_body
+        if (request.content_length or 0) > limit:
+            raise self._too_large(visit)
+        if request.body_exists:
+            await visit.client.let_body_come()
+        pieces: list[bytes] = []
+        try:
+            while piece := await request.content.readany():
+                visit.received_bytes += len(piece)
+                if visit.received_bytes > limit:
+                    raise self._too_large(visit)
+                pieces.append(piece)
+        except (web.RequestPayloadError, ConnectionError) as cause:
+            visit.client.break_off()
+            raise ClientGone from cause
+        return b"".join(pieces)
+
+    def _too_large(self, visit: Visit) -> BodyTooLarge:
+        visit.client.close_after()  # the rest of the body is of no interest
+        return BodyTooLarge(
+            f"The body of this request is over the {self._config.max_body} bytes that this proxy takes;"
+            " max_body in its configuration sets the limit."
+        )
+
+    # --- the event --------------------------------------------------------------------------------------------
+
+    def _tell(self, visit: Visit) -> None:
+        client = visit.client
+        told: dict[str, object] = {
+            "method": visit.method,
+            "path": visit.origin.path,
+            "status": client.sent_status,
+            "complete": client.complete,
+            "bytes_in": visit.received_bytes + (visit.upload.size if visit.upload else 0),
+            "bytes_out": client.sent_bytes,
+            "seconds": round(self._around.clock() - visit.began, 4),
+        }
+        if visit.upstream_status not in (None, client.sent_status):
+            told["upstream_status"] = visit.upstream_status
+        if visit.mode is not None:
+            told["mode"] = str(visit.mode)
+        if visit.model:
+            told["model"] = visit.model[:_MODEL_CHARACTERS]
+        if visit.reason:
+            told["reason"] = visit.reason
+        if visit.verdict is not None:
+            told |= _told_of(visit.verdict)
+        if visit.spent:
+            told["spent"] = {kind: round(seconds, 4) for kind, seconds in visit.spent.items()}
+        self._log.info("request", **told)
+
+
+_MOST_TOLD: Final = 500
+_MODEL_CHARACTERS: Final = 100
+"""A model's name is the client's text; the log takes no more of it."""
+
+
+def _told_of(verdict: Verdict) -> dict[str, object]:
+    """What the event says of a managed request; tokens throughout."""
+    told: dict[str, object] = {
+        "window": verdict.window,
+        "tokens": verdict.forwarded,
+        "original_tokens": verdict.original,
+        "raw_tokens": verdict.raw,
+        "reported_tokens": verdict.reported,
+        "factor": round(verdict.factor, 4),
+        "actions": verdict.actions,
+        "checkpoint": verdict.checkpoint_id,
+    }
+    if verdict.reason:
+        told["reason"] = verdict.reason
+    if verdict.side_calls:
+        told["side_calls"] = [
+            {
+                "outcome": call.outcome,
+                "prompt_tokens": call.usage.prompt_tokens if call.usage else None,
+                "completion_tokens": call.usage.completion_tokens if call.usage else None,
+            }
+            for call in verdict.side_calls
+        ]
+    return told
+
+
+def _read(origin: Origin, body: bytes, reader: Reader) -> ChatRequest:
+    if headers.is_encoded(origin.fields):
+        raise NotManaged("content_encoding")
+    return chat.read(body, reader)
+
+
+def _tenant(origin: Origin, options: Tenant) -> str:
+    """A keyed digest: no two tenants share anything, and no store ever holds a credential (B117)."""
+    name = options.header.lower().encode("latin-1")
+    said = headers.find(origin.fields, name) if name else headers.credential(origin.fields)
+    secret = options.secret.reveal().encode()[:64] if options.secret else b""
+    return hashlib.blake2b(said or b"", key=secret, digest_size=16, person=b"transom tenant").hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------- running it
+
+
+@asynccontextmanager
+async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> AsyncIterator[str]:
+    """The proxy, listening; the URL it is reached at. Leaving lets running requests end within `grace` seconds."""
+    options, log = config.upstream, parts.log
+    timeouts = Timeouts(options.connect_timeout, options.idle_timeout)
+    key = options.api_key.reveal() if options.api_key else ""
+    base = Base.of(options.base_url)
+    with logs.adopted(log):
+        async with (
+            Upstream(timeouts) as upstream,
+            _summaries(config, parts, upstream, base, key) as summaries,
+        ):
+            around = Surroundings(
+                upstream=upstream,
+                base=base,
+                key=key,
+                summaries=summaries,
+                tokenizer=parts.tokenizer,
+                memories=parts.memories,
+                ledger=Ledger(asyncio.get_running_loop().time),
+                clock=asyncio.get_running_loop().time,
+            )
+            server = Server(config, around, log)
+            async with _listening(config, server, grace) as url:
+                log.info("listening", url=url, upstream=options.base_url)
+                if key and not is_loopback(config.listen):
+                    # B134: whoever reaches the address can use the key.
+                    log.warning("key_is_open_to_the_network", address=str(config.listen))
+                yield url
+
+
+@asynccontextmanager
+async def _summaries(
+    config: Config, parts: Parts, upstream: Upstream, base: Base, key: str
+) -> AsyncIterator[Summaries]:
+    """The owner of the side calls, for as long as there is an upstream."""
+    caller = SideCaller(upstream, config.side_calls, base, key=key)
+    # On a server with one slot a side call in the background would throw out the prompt cache of the client itself.
+    prepares = config.upstream.slots != 1 or config.side_calls.base_url is not None
+    summaries = Summaries(caller, parts.memories.keep, parts.log, prepares=prepares)
+    try:
+        yield summaries
+    finally:
+        await summaries.close()
+
+
+async def serve(config: Config, parts: Parts, *, grace: float = GRACE) -> None:
+    """Run the proxy until SIGTERM or SIGINT; a second signal ends it at once."""
+    stop = asyncio.Event()
+    with _signals(stop.set):
+        async with running(config, parts, grace=grace):
+            await stop.wait()
+            parts.log.info("stopping", grace_seconds=grace)
+
+
+@asynccontextmanager
+async def _listening(config: Config, server: Server, grace: float) -> AsyncIterator[str]:
+    library = _Library(server.handle)
+    # The size cap of 1 MiB is the library's `request.read()`; bodies are read here piece by piece without it (B91).
+    runner = web.ServerRunner(library, shutdown_timeout=_LAST_SECOND)
+    await runner.setup()
+    site = web.TCPSite(runner, config.listen.host, config.listen.port, backlog=_BACKLOG)
+    await site.start()
+    try:
+        yield _url(runner)
+    finally:
+        await site.stop()
+        await server.drain(grace)
+        await runner.cleanup()
+
+
+class _Library(web.Server):
+    """The library's server, with its defaults set for a proxy."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        # Cancellation is off by default: the upstream would go on writing for a client that left (B106).
+        super().__init__(handler, handler_cancellation=True)
+
+    def __call__(self) -> web.RequestHandler:
+        """One connection."""
+        return _Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            auto_decompress=False,  # or a body would no longer match its Content-Encoding, which goes on with it (B92)
+            max_line_size=LINE_BYTES,  # 8,190 by default: a long token or cookie would be refused (B99)
+            max_field_size=LINE_BYTES,
+            max_headers=MOST_HEADERS,
+            access_log=None,  # type: ignore[arg-type] # documented so; it would write queries, and more than a line
+        )
+
+
+class _Connection(web.RequestHandler):
+    """The library's connection, whose own error pages would quote the request (B131)."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP, or what failed outside of our own handler. The connection ends with it."""
+        self.logger.warning("unreadable request, status %s", status, exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("An answer has begun; there can be no other.")
+        said = chat.error_body(
+            "This request cannot be read as HTTP/1.1.", "invalid_request_error", "bad_request"
+        )
+        answer = web.Response(status=status, body=said, content_type="application/json")
+        answer.force_close()
+        return answer
+
+
+_LAST_SECOND: Final = 1.0
+"""Seconds for what is left after the grace time, which is nothing but what ignores its cancellation."""
+
+_BACKLOG: Final = 1024
+"""Connections that may wait to be accepted. 128 by default: less than one burst of a large group of agents."""
+
+
+def _url(runner: web.ServerRunner) -> str:
+    host, port, *_ = runner.addresses[0]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """The first SIGTERM or SIGINT calls `stop`, the next one does what it does to any process."""
+    loop = asyncio.get_running_loop()
+
+    def release() -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(each)
+
+    def first() -> None:
+        release()
+        stop()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, first)
+    try:
+        yield
+    finally:
+        release()

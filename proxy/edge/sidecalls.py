@@ -1,0 +1,155 @@
+"""Side calls: the proxy's own requests for a summary, bounded in time, in number and in size.
+
+Rules. A side call goes to the same upstream, path, query and credential as the main call, unless an upstream for
+summaries is configured: that one never hears the client's key or anything else of the client's. It ends with its
+deadline, whatever happens. Every failure is one of a few fixed words; no text of an upstream's error leaves this file.
+Usage is reported also when the answer is of no use. Whether a text is a good summary is not judged here.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from proxy import __version__
+from proxy.config import SideCalls
+from proxy.edge import headers
+from proxy.edge.headers import Base, RawHeaders
+from proxy.edge.upstream import Reply, Upstream
+from proxy.errors import TransomError, UpstreamTimeout
+from proxy.exchange import SideCallFailed
+from proxy.wire import chat
+from proxy.wire.usage import Usage
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""The longest answer that is read; a summary has a few thousand bytes, its reasoning perhaps a hundred thousand."""
+
+_PAUSE: Final = 0.5
+"""Seconds before the second try, twice that before the third, where the upstream does not say how long."""
+
+_CHAT: Final = "/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The main call in whose name a side call is made: its fields as they came, its path and its query."""
+
+    fields: RawHeaders
+    path: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The text that a side call was answered with, not yet judged."""
+
+    text: str
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    url: str
+    fields: tuple[tuple[str, str], ...]
+
+
+class SideCaller:
+    """Makes side calls. `main` is the base URL of the main calls, `key` the one configured for it."""
+
+    def __init__(
+        self, upstream: Upstream, options: SideCalls, main: Base, *, key: str = "", pause: float = _PAUSE
+    ) -> None:
+        self._upstream = upstream
+        self._options = options
+        self._main = main
+        self._key = key
+        self._pause = pause
+
+    async def ask(self, body: bytes, origin: Origin) -> Answered | SideCallFailed:
+        """Make the call with this body; at most `attempts` tries and never longer than `deadline` (seconds)."""
+        target = self._target(origin, len(body))
+        deadline = asyncio.get_running_loop().time() + self._options.deadline
+        failed = SideCallFailed("timeout")
+        try:
+            async with asyncio.timeout_at(deadline):
+                for attempt in range(1, self._options.attempts + 1):
+                    outcome = await self._try(target, body)
+                    if not isinstance(outcome, _Retry):
+                        return outcome
+                    failed = SideCallFailed(outcome.reason)
+                    pause = self._pause * attempt if outcome.after is None else outcome.after
+                    last = attempt == self._options.attempts
+                    if last or asyncio.get_running_loop().time() + pause >= deadline:
+                        break
+                    await asyncio.sleep(pause)
+        except TimeoutError:
+            return SideCallFailed("timeout")
+        return failed
+
+    def _target(self, origin: Origin, length: int) -> _Target:
+        options = self._options
+        own = [("Content-Type", "application/json"), ("Content-Length", str(length))]
+        own += [("Accept", "application/json"), ("Accept-Encoding", "identity")]
+        if options.base_url is not None:
+            key = options.api_key.reveal() if options.api_key else ""
+            fields = [("Authorization", f"Bearer {key}")] if key else []
+            fields.append(("User-Agent", f"transom/{__version__}"))
+            return _Target(headers.join(Base.of(options.base_url), _CHAT, ""), (*fields, *own))
+        if options.api_key is not None:
+            kept = [field for field in origin.fields if field[0].lower() not in headers.CREDENTIALS]
+            fields = headers.for_side_call(kept, key=options.api_key.reveal())
+        else:
+            fields = headers.for_side_call(origin.fields, key=self._key)
+        return _Target(headers.join(self._main, origin.path, origin.query), (*fields, *own))
+
+    async def _try(self, target: _Target, body: bytes) -> "Answered | SideCallFailed | _Retry":
+        try:
+            reply = await self._upstream.call("POST", target.url, target.fields, body)
+        except UpstreamTimeout:
+            return _Retry("timeout")
+        except TransomError:
+            return _Retry("unreachable")
+        try:
+            if reply.status == 429 or reply.status >= 500:
+                return _Retry(f"status_{reply.status}", _retry_after(reply.headers))
+            if not 200 <= reply.status < 300:
+                return SideCallFailed(f"status_{reply.status}")
+            return await _read(reply)
+        except UpstreamTimeout:
+            return _Retry("timeout")
+        except TransomError:
+            return _Retry("broken")
+        finally:
+            reply.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """Worth another try: the reason, and after how many seconds where the upstream said so."""
+
+    reason: str
+    after: float | None = None
+
+
+async def _read(reply: Reply) -> Answered | SideCallFailed:
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await reply.chunk():
+        pieces.append(piece)
+        size += len(piece)
+        if size > MOST_BYTES:
+            return SideCallFailed("too_long")
+    body = b"".join(pieces)
+    if headers.is_encoded(reply.headers):  # though it was asked for an answer without
+        return SideCallFailed("encoded")
+    answer = chat.read_answer(body)
+    if answer is None:
+        return SideCallFailed("not_json", chat.usage_of(body))
+    if answer.text.strip():
+        return Answered(answer.text, answer.usage)
+    return SideCallFailed("tool_call" if answer.has_calls else "empty", answer.usage)
+
+
+def _retry_after(fields: RawHeaders) -> float | None:
+    """Seconds that the upstream asks for; a date (RFC 9110 section 10.2.3) is too far off for a side call to wait."""
+    value = headers.find(fields, b"retry-after")
+    return float(value) if value is not None and value.strip().isdigit() else None

@@ -1,0 +1,239 @@
+"""The one owner of side calls: shares them, lets them outlive who asked, and stores what they bring.
+
+Rules. For one prefix of one conversation there is never more than one side call; whoever needs it shares it, and a
+waiter that leaves does not end it. A call runs to its own deadline, so that a client's retry finds its summary. Only a
+summary that was judged good is stored, and failure text goes nowhere. After a failure that tenant's model is left
+alone for a while that doubles, up to a bound, and ends with the first success. What is prepared ahead waits until no
+main call is under way, and is promoted when a request needs it. A client that slides its own window never finds a
+summary again: after two that nobody came back to, its model gets none until something matches. No side call outlives
+the process.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from proxy.context import summary
+from proxy.edge.sidecalls import Answered, Origin
+from proxy.exchange import Ask, Order, Prepare, SideCallFailed, Summarised
+
+FIRST_PAUSE: Final = 5.0
+LONGEST_PAUSE: Final = 300.0
+"""Seconds without side calls after one failure, and after many."""
+
+PATIENCE: Final = 60.0
+"""Seconds that a prepared side call waits for a moment without main calls; then it is given up, for now."""
+
+MOST_UNUSED: Final = 2
+"""Side calls in a row whose summaries no later request found, after which that tenant's model gets none."""
+
+_MOST_DONE: Final = 256
+_MOST_TENANTS: Final = 4096
+_MOST_PREPARING: Final = 32
+
+Outcome = Summarised | SideCallFailed
+
+
+class Calls(Protocol):
+    """Makes a side call."""
+
+    async def ask(self, body: bytes, origin: Origin) -> Answered | SideCallFailed:
+        """The answer to this body, within the deadline."""
+        ...
+
+
+@dataclass(slots=True)
+class _Job:
+    key: str
+    task: asyncio.Task[Outcome]
+    wanted: asyncio.Event
+    """Set when a request waits for it, so that it no longer waits for a quiet moment."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What side calls for one tenant's model have been worth.
+
+    failures  in a row            until   when none is made (seconds of the loop's clock)
+    unused    made since one was last found again by a later request
+    """
+
+    failures: int = 0
+    until: float = 0.0
+    unused: int = 0
+
+
+@dataclass(slots=True)
+class _Quiet:
+    """Whether main calls are under way."""
+
+    running: int = 0
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Summaries:
+    """Made on the loop that it serves; `close` ends what still runs. `keep` stores a summary under a chain's key."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        keep: Callable[[str, str], Awaitable[None]],
+        log: FilteringBoundLogger,
+        *,
+        prepares: bool = True,
+        first_pause: float = FIRST_PAUSE,
+    ) -> None:
+        self._calls = calls
+        self._keep = keep
+        self._log = log
+        self._prepares = prepares
+        self._first_pause = first_pause
+        self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._done: OrderedDict[str, Summarised] = OrderedDict()
+        self._standings: OrderedDict[str, _Standing] = OrderedDict()
+        self._quiet = _Quiet()
+        self._quiet.event.set()
+        self._one_at_a_time = asyncio.Semaphore(1)
+
+    async def get(self, ask: Ask, who: str, origin: Origin) -> Outcome:
+        """The summary, from a call under way if there is one. `who` names tenant and model."""
+        done = next((self._done[key] for key in reversed(self._done) if key in ask.welcome), None)
+        if done is not None:
+            return replace(done, usage=None)
+        job = next((job for job in self._jobs.values() if job.key in ask.welcome), None)
+        shared = job is not None
+        if job is None:
+            if self._is_troubled(who):
+                return SideCallFailed("backing_off")
+            job = self._start(ask.order, who, origin)
+        job.wanted.set()
+        outcome = await asyncio.shield(job.task)
+        return replace(outcome, usage=None) if shared else outcome
+
+    def prepare(self, prepare: Prepare, who: str, origin: Origin) -> None:
+        """Have the summary written in the background, unless one of this conversation is on its way."""
+        known = not prepare.welcome.isdisjoint(self._jobs) or not prepare.welcome.isdisjoint(self._done)
+        if not self._prepares or known or self._is_troubled(who) or len(self._jobs) >= _MOST_PREPARING:
+            return
+        self._start(prepare.order, who, origin, ahead=True)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Drop what is remembered here of summaries under these keys."""
+        for key in keys:
+            self._done.pop(key, None)
+
+    def matched(self, who: str) -> None:
+        """A request has found a checkpoint or a summary of an earlier one."""
+        if who in self._standings:
+            self._standings[who].unused = 0
+
+    def is_worth_asking(self, who: str) -> bool:
+        """Whether summaries of this tenant's model are found again at all."""
+        return who not in self._standings or self._standings[who].unused < MOST_UNUSED
+
+    @contextmanager
+    def main_call(self) -> Iterator[None]:
+        """Around a main call: what is prepared ahead waits for it."""
+        self._quiet.running += 1
+        self._quiet.event.clear()
+        try:
+            yield
+        finally:
+            self._quiet.running -= 1
+            if not self._quiet.running:
+                self._quiet.event.set()
+
+    async def close(self) -> None:
+        """End every side call."""
+        tasks = [job.task for job in self._jobs.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, order: Order, who: str, origin: Origin, *, ahead: bool = False) -> _Job:
+        self._standing(who).unused += 1
+        wanted = asyncio.Event()
+        course = self._ahead(order, who, origin, wanted) if ahead else self._make(order, who, origin)
+        job = _Job(order.key, asyncio.create_task(course), wanted)
+        self._jobs[order.key] = job
+        job.task.add_done_callback(lambda task: self._ended(order.key, task))
+        return job
+
+    def _ended(self, key: str, task: asyncio.Task[Outcome]) -> None:
+        del self._jobs[key]
+        if not task.cancelled() and (fault := task.exception()):
+            self._log.error("side_call_fault", exception=type(fault).__name__)
+
+    async def _ahead(self, order: Order, who: str, origin: Origin, wanted: asyncio.Event) -> Outcome:
+        """In a quiet moment, one after the other; at once when a request has come to wait for it."""
+        if not await self._is_time(wanted):
+            return SideCallFailed("never_quiet")
+        if wanted.is_set():
+            return await self._make(order, who, origin)
+        async with self._one_at_a_time:
+            return await self._make(order, who, origin)
+
+    async def _is_time(self, wanted: asyncio.Event) -> bool:
+        waits = [asyncio.create_task(event.wait()) for event in (wanted, self._quiet.event)]
+        try:
+            done, _ = await asyncio.wait(waits, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+            return bool(done)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _make(self, order: Order, who: str, origin: Origin) -> Outcome:
+        answer = await self._calls.ask(order.body, origin)
+        outcome = _judged(answer, order)
+        self._tell(outcome)
+        match outcome:
+            case SideCallFailed():
+                self._note_trouble(who)
+            case Summarised():
+                self._standing(who).failures = 0
+                await self._keep(order.key, outcome.text)
+                self._done[order.key] = outcome
+                while len(self._done) > _MOST_DONE:
+                    self._done.popitem(last=False)
+        return outcome
+
+    def _tell(self, outcome: Outcome) -> None:
+        """One event for each side call, with its usage also when it failed."""
+        self._log.info(
+            "side_call",
+            outcome="used" if isinstance(outcome, Summarised) else outcome.reason,
+            prompt_tokens=outcome.usage.prompt_tokens if outcome.usage else None,
+            completion_tokens=outcome.usage.completion_tokens if outcome.usage else None,
+        )
+
+    def _is_troubled(self, who: str) -> bool:
+        standing = self._standings.get(who)
+        return standing is not None and asyncio.get_running_loop().time() < standing.until
+
+    def _note_trouble(self, who: str) -> None:
+        standing = self._standing(who)
+        pause = min(self._first_pause * 2**standing.failures, LONGEST_PAUSE)
+        standing.failures = min(standing.failures + 1, 16)
+        standing.unused = 0  # what failed could not be found again
+        standing.until = asyncio.get_running_loop().time() + pause
+
+    def _standing(self, who: str) -> _Standing:
+        standing = self._standings.setdefault(who, _Standing())
+        self._standings.move_to_end(who)
+        while len(self._standings) > _MOST_TENANTS:
+            self._standings.popitem(last=False)
+        return standing
+
+
+def _judged(answer: Answered | SideCallFailed, order: Order) -> Outcome:
+    if isinstance(answer, SideCallFailed):
+        return answer
+    text = summary.accept(answer.text, order.source_characters)
+    if isinstance(text, summary.Rejected):
+        return SideCallFailed(text.reason, answer.usage)
+    return Summarised(order.key, text, answer.usage)

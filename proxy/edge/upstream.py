@@ -1,0 +1,301 @@
+"""The one module that opens connections: calls to an upstream, and their answers as they come.
+
+Rules. Nothing is added to a call, decoded, redirected or repeated but by this file's own rule: one repetition, on a
+fresh connection, when a reused one was found closed before the upstream said anything and nothing of the body is lost.
+Foreign errors leave as errors of ours, `from` their cause. Whoever gets a `Reply` closes it; a reply that was not read
+to its end takes its connection with it, so an upstream never goes on working for a client that left.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace, TracebackType
+from typing import Final, Self, TypeAlias
+
+import aiohttp
+from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, StreamReader
+from yarl import URL
+
+from proxy.edge.headers import RawHeaders
+from proxy.errors import TransomError, UpstreamBroke, UpstreamTimeout, UpstreamUnreachable
+
+LINE_BYTES: Final = 64 * 1024
+"""The longest header line or status line that is read. The library's 8,190 bytes are less than some tokens (B99)."""
+
+MOST_HEADERS: Final = 1000
+"""The most header lines that are read. The library's default is 128."""
+
+_PIECE_BYTES: Final = 256 * 1024
+"""A whole body is written in pieces of this size: larger writes block the loop, and the library warns of them."""
+
+_KEPT_BYTES: Final = 64 * 1024
+"""Of a streamed body so much is kept for a repetition; a longer one is never held."""
+
+_IDLE_CONNECTION: Final = 4.0
+"""Seconds. llama.cpp, uvicorn and node close an idle connection after 5; the library would keep it for 15 (B103)."""
+
+_DNS_CACHE: Final = 10
+"""Seconds. Long enough for a burst of calls, short enough to follow a server that moved."""
+
+_AUTOMATIC: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""Fields that the library adds when they are missing; what a client did not say the upstream must not hear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `connect` for a connection with all that belongs to it, `idle` between two bytes of an answer."""
+
+    connect: float = 10.0
+    idle: float = 600.0
+
+
+class Upload:
+    """A client's body on its way up, piece by piece as it comes.
+
+    `size` counts the bytes that went by. While they are few they are kept, so that a call can be repeated.
+    """
+
+    __slots__ = ("_content", "_kept", "size")
+
+    def __init__(self, content: StreamReader) -> None:
+        self._content = content
+        self._kept: list[bytes] = []
+        self.size = 0
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether `pieces` can still begin at the beginning."""
+        return self.size <= _KEPT_BYTES
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The pieces until the body ends; raises what ended it early."""
+        for piece in self._kept:
+            yield piece
+        while piece := await self._content.readany():
+            self.size += len(piece)
+            if self.can_repeat:
+                self._kept.append(piece)
+            else:
+                self._kept.clear()
+            yield piece
+
+
+Body: TypeAlias = bytes | Upload | None
+"""What goes up: a whole body, one that still comes from the client, or none at all."""
+
+
+class Reply:
+    """An upstream's answer: its head, and its body as it comes."""
+
+    __slots__ = ("_broken", "_response", "headers", "reason", "status")
+
+    def __init__(self, response: ClientResponse) -> None:
+        self._response = response
+        self._broken: TransomError | None = None
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.headers: RawHeaders = response.raw_headers
+
+    async def chunk(self) -> bytes:
+        """All bytes that are there, waiting for some; none at the end. Raises UpstreamBroke and UpstreamTimeout."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            return await self._response.content.readany()
+        except _FOREIGN as cause:
+            self._broken = _ours(cause, _CUT_SHORT)
+            if rest := self._rest():
+                return rest
+            raise self._broken from cause
+
+    def ready(self) -> bytes:
+        """The bytes that are there already, without waiting; none when the answer broke or ended."""
+        return b"" if self._response.content.exception() else self._response.content.read_nowait()
+
+    def close(self) -> None:
+        """End the call. A connection whose answer was read to the end is kept for the next one, any other closed."""
+        self._response.close()
+
+    def _rest(self) -> bytes:
+        # A reader that has an error gives out nothing more, also what came before it. That belongs to the client (B90).
+        content = self._response.content
+        return content._read_nowait(-1) if content.total_bytes else b""
+
+
+class Upstream:
+    """Calls to one base URL's host. To be used as `async with`, which opens and closes its connections."""
+
+    def __init__(self, timeouts: Timeouts, *, trust_env: bool = False) -> None:
+        self._timeouts = timeouts
+        self._trust_env = trust_env
+        self._pooled: ClientSession | None = None
+        self._fresh: ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._pooled = self._session(reuse=True)
+        self._fresh = self._session(reuse=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for session in (self._pooled, self._fresh):
+            if session is not None:
+                await session.close()
+        self._pooled = self._fresh = None
+
+    async def call(self, method: str, url: str, fields: Sequence[tuple[str, str]], body: Body) -> Reply:
+        """Send a request and wait for the head of its answer. `fields` goes out as it is, after `Host`.
+
+        Raises UpstreamUnreachable, UpstreamTimeout and UpstreamBroke.
+        """
+        if self._pooled is None or self._fresh is None:
+            raise RuntimeError("An Upstream makes calls only inside its `async with`.")
+        flight = _Flight()
+        try:
+            return await self._attempt(self._pooled, flight, method, url, fields, body)
+        except _Dropped:
+            # B103: most likely the upstream closed the idle connection while our request was on its way to it.
+            if not flight.reused or (isinstance(body, Upload) and not body.can_repeat):
+                raise
+        return await self._attempt(self._fresh, _Flight(), method, url, fields, body)
+
+    async def _attempt(
+        self,
+        session: ClientSession,
+        flight: "_Flight",
+        method: str,
+        url: str,
+        fields: Sequence[tuple[str, str]],
+        body: Body,
+    ) -> Reply:
+        response = await session.request(
+            method,
+            URL(url, encoded=True),  # or it would be decoded and encoded again (B100)
+            headers=fields,
+            data=_payload(body),
+            allow_redirects=False,  # a redirect is the client's to follow, with its own judgement of the target
+            trace_request_ctx=flight,
+        )
+        if response.status == 101:  # never asked for: `Upgrade` ends at this hop
+            response.close()
+            raise UpstreamBroke("The upstream switched protocols without being asked to.")
+        return Reply(response)
+
+    def _session(self, *, reuse: bool) -> ClientSession:
+        timeouts = self._timeouts
+        connector = aiohttp.TCPConnector(
+            limit=0,  # 100 by default, and the rest would queue in silence: how many there are the clients decide
+            ttl_dns_cache=_DNS_CACHE,
+            happy_eyeballs_delay=0.25,  # `localhost` is often ::1 first where the server has only 127.0.0.1 (B102)
+            **({"keepalive_timeout": _IDLE_CONNECTION} if reuse else {"force_close": True}),
+        )
+        return ClientSession(
+            connector=connector,
+            # 300 s in all by default: a long answer would be cut off in the middle.
+            timeout=aiohttp.ClientTimeout(
+                total=None, connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=timeouts.idle
+            ),
+            auto_decompress=False,  # the client gets the bytes that its Accept-Encoding asked for (B93)
+            cookie_jar=aiohttp.DummyCookieJar(),  # or one client's cookies would be sent for another
+            skip_auto_headers=_AUTOMATIC,
+            trust_env=self._trust_env,  # HTTP(S)_PROXY and .netrc, when the configuration says so (B102)
+            max_line_size=LINE_BYTES,
+            max_field_size=LINE_BYTES,
+            max_headers=MOST_HEADERS,
+            trace_configs=[_watching_reuse()],
+            middlewares=[_translate],
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------- details
+
+
+class _Dropped(UpstreamUnreachable):
+    """The connection went away before anything was answered."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One attempt at a call; the library's trace marks here whether its connection had been used before."""
+
+    reused: bool = False
+
+
+def _watching_reuse() -> aiohttp.TraceConfig:
+    async def reused(
+        session: ClientSession, context: SimpleNamespace, parameters: aiohttp.TraceConnectionReuseconnParams
+    ) -> None:
+        context.trace_request_ctx.reused = True
+
+    watching = aiohttp.TraceConfig()
+    watching.on_connection_reuseconn.append(reused)
+    return watching
+
+
+async def _translate(request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
+    """Foreign errors become ours inside the library's own loop, which would repeat idempotent calls by its own rule."""
+    try:
+        return await send(request)
+    except aiohttp.ServerDisconnectedError as cause:
+        if isinstance(cause.message, str):
+            raise _ours(cause, _UNANSWERED) from cause
+        raise UpstreamBroke("The upstream closed the connection in the head of its answer.") from cause
+    except _FOREIGN as cause:
+        raise _ours(cause, _UNANSWERED) from cause
+
+
+_FOREIGN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+_Row: TypeAlias = tuple[type[Exception], type[TransomError], str]
+
+_UNANSWERED: Final[tuple[_Row, ...]] = (
+    (aiohttp.ConnectionTimeoutError, UpstreamTimeout, "The upstream could not be connected to in time."),
+    (asyncio.TimeoutError, UpstreamTimeout, "The upstream did not answer in time."),
+    (
+        aiohttp.ClientSSLError,
+        UpstreamUnreachable,
+        "No secure connection to the upstream: check its certificate.",
+    ),
+    (aiohttp.ClientConnectorDNSError, UpstreamUnreachable, "The name of the upstream cannot be resolved."),
+    (
+        aiohttp.ClientConnectorError,
+        UpstreamUnreachable,
+        "The upstream cannot be reached: nothing accepts there.",
+    ),
+    (
+        aiohttp.ClientProxyConnectionError,
+        UpstreamUnreachable,
+        "The proxy before the upstream cannot be reached.",
+    ),
+    (aiohttp.ClientConnectionError, _Dropped, "The upstream closed the connection before it answered."),
+    (aiohttp.ClientResponseError, UpstreamBroke, "The upstream answered with something that is not HTTP."),
+    (aiohttp.ClientError, UpstreamUnreachable, "The upstream could not be called."),
+    (OSError, _Dropped, "The connection to the upstream failed before it answered."),
+)
+"""What the library raises before there is a head, most particular first."""
+
+_CUT_SHORT: Final[tuple[_Row, ...]] = (
+    (asyncio.TimeoutError, UpstreamTimeout, "The upstream went silent in the middle of its answer."),
+    (Exception, UpstreamBroke, "The upstream's answer ended before it was complete."),
+)
+"""And what while the body comes."""
+
+
+def _ours(cause: Exception, table: Sequence[_Row]) -> TransomError:
+    return next(ours(message) for foreign, ours, message in table if isinstance(cause, foreign))
+
+
+def _payload(body: Body) -> bytes | AsyncIterator[bytes] | None:
+    match body:
+        case Upload():
+            return body.pieces()
+        case bytes() if len(body) > _PIECE_BYTES:
+            return _pieces(body)
+        case _:
+            return body
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), _PIECE_BYTES):
+        yield body[start : start + _PIECE_BYTES]

@@ -1,0 +1,73 @@
+"""Every exception that Transom raises for a reason of its own, with the HTTP status it becomes.
+
+Rules. A message is a sentence for the person who reads it: what was wrong, where, what to do. It never holds a key, a
+header value or any text of a conversation. Foreign exceptions are translated into these once, at the edge that meets
+them, `from` their cause.
+"""
+
+from typing import ClassVar
+
+
+class TransomError(Exception):
+    """The family. `status` is what a client gets, `kind` and `code` fill OpenAI's error object."""
+
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "proxy_error"
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigError(TransomError):
+    """The configuration holds mistakes; the message lists them all, one a line."""
+
+    code = "invalid_configuration"
+
+
+class UpstreamUnreachable(TransomError):
+    """No connection to the upstream, or it closed before it answered."""
+
+    status = 502
+    kind = "upstream_error"
+    code = "upstream_unreachable"
+
+
+class UpstreamTimeout(TransomError):
+    """The upstream did not answer, or went silent, for longer than configured."""
+
+    status = 504
+    kind = "upstream_error"
+    code = "upstream_timeout"
+
+
+class BodyTooLarge(TransomError):
+    """The request's body is over the limit that this proxy is configured with."""
+
+    status = 413
+    kind = "invalid_request_error"
+    code = "request_too_large"
+
+
+class ContextOverflow(TransomError):
+    """The prompt cannot be made to fit, and the configuration says to refuse it then."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code = "context_length_exceeded"
+
+
+class UpstreamBroke(TransomError):
+    """The upstream's answer ended before it was complete; what came is relayed and then broken off."""
+
+    status = 502
+    kind = "upstream_error"
+    code = "upstream_closed"
+
+
+class StoreUnavailable(TransomError):
+    """The store of checkpoints does not answer or takes nothing in; the caller goes on without it."""
+
+    status = 503
+    code = "store_unavailable"

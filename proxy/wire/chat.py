@@ -1,0 +1,198 @@
+"""The chat-completions API: what a request says to us, and how a changed one is put together.
+
+Rules. A request is read for what we need and never written back from that reading: a changed body is the client's own
+bytes with the changed members exchanged. What cannot be read as a chat request raises `NotManaged` and is forwarded as
+it is, because judging bad requests is the upstream's business. A side call carries parameters of its own alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from proxy.context import rawjson
+from proxy.context.conversation import Conversation, Reader, read_message
+from proxy.context.rawjson import NotJSON
+from proxy.context.summary import Order
+from proxy.wire.usage import Usage, read_usage
+
+CHAT_PATH: Final = "/chat/completions"
+GENERATING_PATHS: Final = (
+    "/responses",
+    "/messages",
+    "/completions",
+    "/generate",
+    "/api/chat",
+    "/api/generate",
+)
+"""Endpoints that generate text from a history or prompt and are not managed: said once in the log."""
+
+EXTRAS: Final = ("tools", "functions", "tool_choice", "function_call", "response_format")
+"""Members beside `messages` that take room in the prompt."""
+
+OUTPUT_LIMITS: Final = ("max_completion_tokens", "max_tokens")
+"""Names of the output limit; the first that a request has is the one that counts."""
+
+NEEDS_COMPLETION_LIMIT: Final = ("o1", "o3", "o4", "gpt-5", "gpt-6")
+"""Models (behind a provider's prefix) that refuse `max_tokens`: OpenAI's reasoning models."""
+
+
+class NotManaged(Exception):
+    """The body is none that we can manage; `reason` is a short fixed word for the log."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One chat request. `output_limit` is in tokens; `output_limit_name` the member that says so, or empty."""
+
+    body: bytes
+    model: str
+    conversation: Conversation
+    extras: tuple[bytes, ...]
+    stream: bool
+    wants_usage: bool
+    stream_options: bytes
+    output_limit: int | None
+    output_limit_name: str
+    has_cache_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The first choice of a complete answer, as far as a side call needs it."""
+
+    text: str
+    has_calls: bool
+    usage: Usage | None
+
+
+def is_chat_path(path: str) -> bool:
+    """Whether a POST to this path (without query) is a chat request."""
+    return path.rstrip("/").endswith(CHAT_PATH)
+
+
+def is_generating_path(path: str) -> bool:
+    """Whether a POST to this path generates text though we do not manage it."""
+    plain = path.rstrip("/")
+    return not is_chat_path(plain) and plain.endswith(GENERATING_PATHS)
+
+
+def read(body: bytes, reader: Reader) -> ChatRequest:
+    """The request in a body. Raises `NotManaged`."""
+    try:
+        spans = rawjson.spans(body)
+        fields = {span.key: body[span.start : span.stop] for span in spans}
+        if len(fields) < len(spans):
+            # Parsers differ in which of two equal keys they take; we would judge another request than the upstream.
+            raise NotManaged("repeated_key")
+        if not fields.get("messages", b"").startswith(b"["):
+            raise NotManaged("no_messages")
+        return _request(body, fields, reader.read(rawjson.elements(fields["messages"])))
+    except NotJSON as cause:
+        raise NotManaged("not_json") from cause
+
+
+def _request(body: bytes, fields: Mapping[str, bytes], conversation: Conversation) -> ChatRequest:
+    options = fields.get("stream_options", b"")
+    model = rawjson.value(fields.get("model", b"null"))
+    limits = {name: _tokens(fields[name]) for name in OUTPUT_LIMITS if name in fields}
+    name = next((name for name in OUTPUT_LIMITS if limits.get(name) is not None), "")
+    return ChatRequest(
+        body=body,
+        model=model if isinstance(model, str) else "",
+        conversation=conversation,
+        extras=tuple(fields[name] for name in EXTRAS if name in fields),
+        stream=fields.get("stream") == b"true",
+        wants_usage=_wants_usage(options),
+        stream_options=options,
+        output_limit=limits.get(name),
+        output_limit_name=name,
+        has_cache_key="prompt_cache_key" in fields,
+    )
+
+
+def _tokens(raw: bytes) -> int | None:
+    number = rawjson.value(raw)
+    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
+
+
+def _wants_usage(options: bytes) -> bool:
+    return options.startswith(b"{") and rawjson.members(options).get("include_usage") == b"true"
+
+
+# --- changing ---------------------------------------------------------------------------------------------
+
+
+def with_members(body: bytes, changed: Mapping[str, bytes]) -> bytes:
+    """The client's bytes with these members exchanged or added; the very bytes when there are none."""
+    return rawjson.replace(body, changed) if changed else body
+
+
+def messages_member(view: Conversation) -> bytes:
+    """The raw `messages` of a view."""
+    return rawjson.array([message.raw for message in view.messages])
+
+
+def usage_member(request: ChatRequest) -> bytes:
+    """`stream_options` with `include_usage: true`; every other option of the client's stays."""
+    own = request.stream_options if request.stream_options.startswith(b"{") else b"{}"
+    return rawjson.replace(own, {"include_usage": b"true"})
+
+
+def refuses_usage(status: int, body: bytes) -> bool:
+    """Whether this refusal is about the option that we spliced in: such a 400 or 422 names the member."""
+    return status in (400, 422) and (b"stream_options" in body or b"include_usage" in body)
+
+
+# --- side calls -------------------------------------------------------------------------------------------
+
+
+def side_call(
+    order: Order, *, model: str, max_tokens: int, limit_name: str, reasoning_effort: str = ""
+) -> bytes:
+    """The body of a side call: two messages, the output limit, the configured effort; nothing else of the client's."""
+    messages: Sequence[Mapping[str, str]] = (
+        {"role": "system", "content": order.system},
+        {"role": "user", "content": order.user},
+    )
+    name = limit_name or _limit_name(model)
+    effort = {"reasoning_effort": reasoning_effort} if reasoning_effort else {}
+    return rawjson.encode({"model": model, "messages": messages, name: max_tokens, "stream": False, **effort})
+
+
+def _limit_name(model: str) -> str:
+    plain = model.rsplit("/", 1)[-1]
+    return OUTPUT_LIMITS[0] if plain.startswith(NEEDS_COMPLETION_LIMIT) else OUTPUT_LIMITS[1]
+
+
+def read_answer(body: bytes) -> Answer | None:
+    """The first choice of an answer; None when the body is no chat completion."""
+    try:
+        fields = rawjson.value(body)
+    except NotJSON:
+        return None
+    choices = fields.get("choices") if isinstance(fields, dict) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return None
+    message = cast(dict[str, object], choices[0]).get("message")
+    reading = read_message(rawjson.encode(message))
+    usage = read_usage(cast(dict[str, object], fields).get("usage"))
+    return Answer(reading.text, bool(reading.calls), usage)
+
+
+def usage_of(body: bytes) -> Usage | None:
+    """The usage of a complete answer, whatever else the body is."""
+    try:
+        fields = rawjson.value(body)
+    except NotJSON:
+        return None
+    return read_usage(cast(dict[str, object], fields).get("usage")) if isinstance(fields, dict) else None
+
+
+def error_body(message: str, kind: str, code: str) -> bytes:
+    """An error of our own, in OpenAI's shape."""
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return rawjson.encode({"error": error})

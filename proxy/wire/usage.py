@@ -1,0 +1,82 @@
+"""What an answer's `usage` says, read from any JSON value.
+
+Rules. `read_usage` is total: whatever JSON value it is given, it raises nothing, and what it cannot believe
+is None. A count is believed when it is a whole number within bounds; a string, a boolean, a negative, NaN or
+1e12 is not one, and a prompt of zero tokens means that the server did not count. The fields are as reported:
+servers disagree on whether `prompt_tokens` includes what came from a cache, so the learner chooses among the
+readings.
+"""
+
+from dataclasses import dataclass
+
+_MOST_TOKENS = 100_000_000
+"""No window comes near this; a larger count is a fault of the server."""
+
+_PLACEHOLDER = (100, 100, 200)
+"""Prompt, completion and total of KoboldCpp 1.76, which invents them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one answer, each as reported, or None where nothing believable was.
+
+    `cached_tokens`: the part of the prompt that came from a cache, by `prompt_tokens_details.cached_tokens`
+    (OpenAI and most others) or `prompt_cache_hit_tokens` (DeepSeek); both normally count it within
+    `prompt_tokens`. `cache_read_tokens`, `cache_written_tokens`: the top-level `cache_read_input_tokens` and
+    `cache_creation_input_tokens` of gateways to Anthropic models, counted within `prompt_tokens` by some of
+    them and beside it by others.
+    """
+
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_written_tokens: int | None = None
+
+    @property
+    def prompt_readings(self) -> tuple[int, ...]:
+        """The sizes, in tokens and ascending, that the whole prompt can have had; empty when that is unknown.
+
+        Mostly one. Two where cached tokens may stand beside `prompt_tokens`: as reported, and with them added
+        (prompt_tokens 50 and cache_read_input_tokens 950 mean 50 or 1000). Which it is, the estimate tells
+        (B54).
+        """
+        if self.prompt_tokens is None:
+            return ()
+        beside = (self.cache_read_tokens or 0) + (self.cache_written_tokens or 0)
+        if not beside and self.cached_tokens is not None and self.cached_tokens > self.prompt_tokens:
+            beside = self.cached_tokens  # A part cannot exceed its whole, so this was no part.
+        return (self.prompt_tokens, self.prompt_tokens + beside) if beside else (self.prompt_tokens,)
+
+
+def read_usage(value: object) -> Usage | None:
+    """The usage that a decoded JSON value reports; None unless a prompt or a completion has some tokens.
+
+    `total_tokens` alone tells neither, and is not read. Raises nothing.
+    """
+    if not isinstance(value, dict):
+        return None
+    prompt = _count(value.get("prompt_tokens")) or None
+    completion = _count(value.get("completion_tokens"))
+    if not prompt and not completion:
+        return None
+    if (prompt, completion, value.get("total_tokens")) == _PLACEHOLDER:
+        return None
+    details = value.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=_count(value.get("prompt_cache_hit_tokens")) if cached is None else cached,
+        cache_read_tokens=_count(value.get("cache_read_input_tokens")),
+        cache_written_tokens=_count(value.get("cache_creation_input_tokens")),
+    )
+
+
+def _count(value: object) -> int | None:
+    """A believable number of tokens. Gateways in a language with one kind of number may write 12 as 12.0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not 0 <= value <= _MOST_TOKENS or value != int(value):  # NaN fails the first test.
+        return None
+    return int(value)

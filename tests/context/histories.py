@@ -1,0 +1,122 @@
+"""Random conversations for property tests: valid ones, and ones with every damage that clients produce."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from proxy.context import conversation, tokens
+from proxy.context.conversation import Conversation
+from proxy.context.policy import ModelPolicy
+from proxy.context.situation import Limits, Situation
+
+Raw = dict[str, Any]
+
+WORDS = st.text(alphabet="abcdefgh \n", min_size=0, max_size=120)
+LONG = st.tuples(st.text(alphabet="abcd \n", min_size=1, max_size=20), st.integers(1, 60)).map(
+    lambda drawn: drawn[0] * drawn[1]
+)
+"""Up to 1,200 characters, cheap to draw and to shrink."""
+IDS = st.sampled_from(["call_0", "call_1", "call_2", "call_3"])
+NAMES = st.sampled_from(["read_file", "run", "search"])
+CONTENT = st.one_of(
+    WORDS,
+    LONG,
+    LONG.map(lambda text: [{"type": "text", "text": text}]),
+    WORDS.map(lambda text: [{"type": "text", "text": text}]),
+    WORDS.map(lambda text: [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]),
+    st.tuples(WORDS, WORDS).map(lambda two: [{"type": "text", "text": text} for text in two]),
+)
+
+
+def count(text: str) -> int:
+    """Four characters a token: enough for arithmetic, and instant."""
+    return -(-len(text) // 4)
+
+
+@st.composite
+def tool_round(draw: st.DrawFn) -> list[Raw]:
+    ids = draw(st.lists(IDS, min_size=1, max_size=3, unique=True))
+    calls = [
+        {
+            "id": id_,
+            "type": "function",
+            "function": {"name": draw(NAMES), "arguments": json.dumps({"a": draw(WORDS)})},
+        }
+        for id_ in ids
+    ]
+    content = draw(st.one_of(st.none(), WORDS))
+    results = [
+        {"role": "tool", "tool_call_id": id_, "content": draw(CONTENT)} for id_ in draw(st.permutations(ids))
+    ]
+    if draw(st.integers(0, 9)) == 0:
+        results.insert(draw(st.integers(0, len(results))), {"role": "system", "content": "reminder"})
+    return [{"role": "assistant", "content": content, "tool_calls": calls}, *results]
+
+
+@st.composite
+def legacy_round(draw: st.DrawFn) -> list[Raw]:
+    name = draw(NAMES)
+    call = {"name": name, "arguments": "{}"}
+    return [
+        {"role": "assistant", "content": None, "function_call": call},
+        {"role": "function", "name": name, "content": draw(LONG)},
+    ]
+
+
+@st.composite
+def plain_protocol_round(draw: st.DrawFn) -> list[Raw]:
+    return [
+        {"role": "assistant", "content": '{"action": "read"}'},
+        {"role": "user", "content": "TOOL_RESULTS " + draw(LONG)},
+    ]
+
+
+USER = CONTENT.map(lambda content: [{"role": "user", "content": content}])
+ASSISTANT = CONTENT.map(lambda content: [{"role": "assistant", "content": content, "vendor": 1.0}])
+VALID = st.one_of(USER, ASSISTANT, tool_round(), legacy_round(), plain_protocol_round())
+
+DAMAGED: st.SearchStrategy[list[Raw]] = st.one_of(
+    tool_round().map(lambda messages: messages[1:]),
+    tool_round().map(lambda messages: messages[:-1]),
+    st.sampled_from(
+        [
+            [{"role": "assistant", "content": None, "tool_calls": None}],
+            [{"role": "assistant", "content": None, "tool_calls": [{"function": None}]}],
+            [{"role": "user"}],
+            [{"role": "user", "content": []}],
+            [{"role": "user", "content": 123}],
+            [{"role": "tool", "content": "orphan"}],
+            [{"role": "tool", "tool_call_id": None, "content": [{"type": "text"}]}],
+            [{"role": "system", "content": "a reminder in mid-history"}],
+            [{"role": "critic", "content": "an unknown role"}],
+            [{"content": "no role"}],
+        ]
+    ),
+)
+HEADS = st.lists(
+    st.sampled_from([{"role": "system", "content": "You are."}, {"role": "developer", "content": "x"}]),
+    max_size=2,
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn, *, damaged: bool = True) -> Conversation:
+    kinds = st.one_of(VALID, VALID, VALID, DAMAGED) if damaged else VALID
+    length = draw(st.sampled_from([0, 1, 3, 6, 12, 20]))
+    parts = draw(st.lists(kinds, min_size=length, max_size=length))
+    return read([*draw(HEADS), *(message for part in parts for message in part)])
+
+
+def read(messages: Sequence[Mapping[str, Any]]) -> Conversation:
+    return conversation.read([json.dumps(message, ensure_ascii=False).encode() for message in messages])
+
+
+def situation(
+    talk: Conversation, limits: Limits | None, policy: ModelPolicy, counter: Callable[[str], int] = count
+) -> Situation:
+    """The conversation, measured by the given counter."""
+    sizes = [tokens.message_size(message, counter, "") for message in talk.messages]
+    head = len(talk.head)
+    return Situation(talk, tuple(sizes[head:]), tokens.request_size(sizes[:head], 0), policy, limits, counter)

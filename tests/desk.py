@@ -1,0 +1,170 @@
+"""A scripted edge: performs an exchange's commands with values, and remembers which came."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from proxy import exchange
+from proxy.context import calibration, checkpoint, summary, tokens
+from proxy.context.calibration import UNCALIBRATED, Calibration, CalibrationPolicy
+from proxy.context.checkpoint import Edits
+from proxy.context.conversation import Reader
+from proxy.context.policy import Mode, ModelPolicy
+from proxy.exchange import (
+    Accepted,
+    Ask,
+    Command,
+    Learn,
+    LookUp,
+    Measure,
+    Measured,
+    Memory,
+    Order,
+    Outcome,
+    Prepare,
+    Refused,
+    Relay,
+    Relayed,
+    Save,
+    Send,
+    SideCallFailed,
+    Summarised,
+    Terms,
+    Verdict,
+)
+from proxy.wire import chat
+from proxy.wire.usage import Usage
+
+
+def count(text: str) -> int:
+    """Four characters a token."""
+    return -(-len(text) // 4)
+
+
+@dataclass
+class Desk:
+    """`summaries` and `answers` are used up in order; afterwards the last one is given again.
+
+    A summary that is a `SideCallFailed` fails the side call; `reported` maps the tokens that were really sent to those
+    that the upstream reports.
+    """
+
+    policy: ModelPolicy
+    summaries: Sequence[str | SideCallFailed] = ("a summary",)
+    answers: Sequence[Accepted | Refused] = (Accepted(200),)
+    usage: Usage | None = None
+    complete: bool = True
+    mode: Mode = Mode.MANAGE
+    on_save: Edits | None = None
+    reader: Reader = field(default_factory=Reader)
+    done: list[Command] = field(default_factory=list)
+    checkpoints: dict[str, Edits] = field(default_factory=dict)
+    stored: dict[str, str] = field(default_factory=dict)
+    side_calls: int = 0
+    waited_for: int = 0
+    last_order_characters: int = 0
+    may_ask: bool = True
+    calibration: Calibration = UNCALIBRATED
+    refuses_usage: bool = False
+
+    def run(self, body: bytes) -> Verdict:
+        """One whole exchange."""
+        terms = Terms(self.policy, self.mode, "http://upstream", "tenant", count)
+        course = exchange.manage(chat.read(body, self.reader), terms)
+        outcome: Outcome = None
+        while True:
+            try:
+                command = course.send(outcome)
+            except StopIteration as end:
+                verdict: Verdict = end.value
+                return verdict
+            self.done.append(command)
+            outcome = self.perform(command)
+
+    def perform(self, command: Command) -> Outcome:
+        """The outcome of one command."""
+        match command:
+            case LookUp():
+                return self.memory(command)
+            case Measure(messages=messages, extras=extras):
+                sizes = tuple(tokens.message_size(message, count, "") for message in messages)
+                return Measured(sizes, tokens.extras_size(extras, count, ""))
+            case Ask(order=order):
+                self.waited_for += 1
+                return self.summarise(order)
+            case Prepare(order=order):
+                self.summarise(order)
+                return None
+            case Save(key=key, edits=edits):
+                return self.checkpoints.setdefault(key, self.on_save or edits)
+            case Send():
+                return self.answers[min(len(self.sent), len(self.answers)) - 1]
+            case Relay():
+                return Relayed(self.usage, self.complete)
+            case Learn():
+                self.learn(command)
+                return None
+
+    def memory(self, command: LookUp) -> Memory:
+        found = [key for key in command.chain if key in self.checkpoints]
+        memory = Memory(
+            summaries={key: text for key, text in self.stored.items() if key in command.chain},
+            may_ask=self.may_ask,
+            calibration=self.calibration,
+            refuses_usage=self.refuses_usage,
+        )
+        return (
+            replace(memory, edits=self.checkpoints[found[-1]], checkpoint_id=found[-1]) if found else memory
+        )
+
+    def summarise(self, order: Order) -> Outcome:
+        """What the real edge does: makes the call, judges the answer, and stores a summary that passes."""
+        self.side_calls += 1
+        self.last_order_characters = order.source_characters
+        given = self.answer_to(order)
+        if isinstance(given, SideCallFailed):
+            return given
+        judged = summary.accept(given, order.source_characters)
+        if isinstance(judged, summary.Rejected):
+            return SideCallFailed(judged.reason)
+        self.stored[order.key] = judged
+        return Summarised(order.key, judged, None)
+
+    def answer_to(self, order: Order) -> str | SideCallFailed:
+        """The summary model's answer."""
+        return self.summaries[min(self.side_calls, len(self.summaries)) - 1]
+
+    def learn(self, command: Learn) -> None:
+        self.refuses_usage |= command.refuses_usage
+        known = self.calibration
+        self.calibration = calibration.learn(
+            known, command.raw_tokens, command.reported_tokens, CalibrationPolicy()
+        )
+
+    @property
+    def sent(self) -> list[bytes]:
+        """The bodies of the main calls."""
+        return [command.body for command in self.done if isinstance(command, Send)]
+
+    @property
+    def asked(self) -> list[Any]:
+        """The bodies of the side calls that a request waited for, decoded."""
+        return [json.loads(command.order.body) for command in self.done if isinstance(command, Ask)]
+
+    @property
+    def prepared(self) -> list[Any]:
+        """The bodies of the side calls that were made ahead, decoded."""
+        return [json.loads(command.order.body) for command in self.done if isinstance(command, Prepare)]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the last answer."""
+        return dict([command for command in self.done if isinstance(command, Relay)][-1].headers)
+
+
+def stored(edits: Edits) -> Edits:
+    """Edits after a round trip through a store."""
+    found = checkpoint.decode(checkpoint.encode(edits))
+    assert found is not None
+    return found

@@ -1,0 +1,93 @@
+"""A proxy under test: the real one on a free port, with a log that can be read and parts that can be exchanged.
+
+Rules. Nothing of the proxy is replaced but what a composition root would choose as well: tokenizer, memories, options.
+The log is at its most talkative, so that a secret has every chance to show up in it.
+"""
+
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from proxy.config import Address, Config, LogFormat, LogLevel, LogOptions, ModelRule, SideCalls
+from proxy.config import Upstream as UpstreamOptions
+from proxy.context import tokens
+from proxy.context.conversation import Message
+from proxy.context.policy import ModelPolicy
+from proxy.context.tokens import Size
+from proxy.edge import logs
+from proxy.edge.memories import Memories
+from proxy.edge.performer import Measures, Remembers
+from proxy.edge.server import Parts, running
+from proxy.stores.memory import MemoryStore
+
+
+class Lettered:
+    """Counts a token for every four characters."""
+
+    def count(self, text: str, encoding: str) -> int:
+        return -(-len(text) // 4)
+
+    async def sizes(
+        self, messages: Sequence[Message], extras: Sequence[bytes], model: str
+    ) -> tuple[tuple[Size, ...], int]:
+        def count(text: str) -> int:
+            return self.count(text, "")
+
+        sizes = tuple(tokens.message_size(message, count, model) for message in messages)
+        return sizes, tokens.extras_size(extras, count, model)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxied:
+    """The running proxy: where it listens, and what it has logged."""
+
+    url: str
+    written: io.StringIO
+
+    @property
+    def log(self) -> str:
+        return self.written.getvalue()
+
+    def events(self, name: str = "request") -> list[dict[str, Any]]:
+        """All events of this name so far."""
+        lines = [json.loads(line) for line in self.log.splitlines()]
+        return [line for line in lines if line["event"] == name]
+
+
+def memories(upstream: str = "") -> Memories:
+    """Empty memories, with no clock that runs."""
+    return Memories(MemoryStore(lambda: 0.0, max_entries=1000, max_age=1e9), upstream)
+
+
+@asynccontextmanager
+async def proxied(
+    base_url: str,
+    *,
+    policy: ModelPolicy | None = None,
+    options: UpstreamOptions | None = None,
+    side_calls: SideCalls | None = None,
+    max_body: int = 64 * 2**20,
+    parts: tuple[Measures, Remembers] | None = None,
+    grace: float = 5.0,
+) -> AsyncIterator[Proxied]:
+    """The proxy in front of this base URL."""
+    config = Config(
+        upstream=replace(options or UpstreamOptions(base_url), base_url=base_url),
+        listen=Address("127.0.0.1", 0),
+        max_body=max_body,
+        log=LogOptions(LogLevel.DEBUG, LogFormat.JSON),
+        side_calls=side_calls or SideCalls(),
+        models=(ModelRule("*", policy or ModelPolicy()),),
+    )
+    written = io.StringIO()
+    tokenizer, remembers = parts or (Lettered(), memories())
+    whole = Parts(tokenizer, remembers, logs.build(config.log, written))
+    try:
+        async with running(config, whole, grace=grace) as url:
+            yield Proxied(url, written)
+    finally:
+        if isinstance(remembers, Memories):
+            await remembers.close()

@@ -1,0 +1,188 @@
+"""What the log never says: keys and text, at any level, in any value, on any path."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from proxy.config import Config, LogFormat, LogLevel, LogOptions, Secret, is_loopback
+from proxy.config import Upstream as UpstreamOptions
+from proxy.context.conversation import Message
+from proxy.context.tokens import Size
+from proxy.edge import logs
+from tests.edge.proxied import Lettered, memories, proxied
+from tests.peers import upstream as peers
+from tests.peers.client import RawClient
+from tests.peers.upstream import Answer, Cut, Framing, ScriptedUpstream, bytes_answer, json_answer, raw_answer
+
+CHAT = "/v1/chat/completions"
+SECRET = "s3cr3t-value"
+WORD = "marker-word"
+NAMES = ("Authorization", "api-key", "x-api-key", "x-goog-api-key", "Cookie", "Proxy-Authorization")
+FIELDS = [(name, f"Bearer {SECRET}" if name == "Authorization" else SECRET) for name in NAMES]
+QUERY = f"?key={SECRET}&api_key={SECRET}&token={SECRET}"
+BODY = json.dumps(
+    {"model": "m", "messages": [{"role": "user", "content": f"{WORD} " * 50}], "stream": True}
+).encode()
+
+
+def written(level: LogLevel = LogLevel.DEBUG, form: LogFormat = LogFormat.JSON) -> tuple[Any, io.StringIO]:
+    """A log, and where it writes."""
+    stream = io.StringIO()
+    return logs.build(LogOptions(level, form), stream), stream
+
+
+VALUES = [
+    {"headers": dict.fromkeys(NAMES, SECRET)},
+    {"headers": [(name, SECRET) for name in NAMES]},
+    {"headers": [(name.lower().encode(), SECRET.encode()) for name in NAMES]},
+    {"headers": repr([(name, SECRET) for name in NAMES])},
+    {"headers": repr([(name.encode(), SECRET.encode()) for name in NAMES])},
+    {"headers": "\r\n".join(f"{name}: {SECRET}" for name in NAMES)},
+    {"url": f"http://h/v1/models{QUERY}"},
+    {"url": f"http://h/v1/models?x=1&key={SECRET}#part"},
+    {"what": f"sent Bearer {SECRET}, got 401"},
+    {"what": ValueError(SECRET)},
+    {"Set-Cookie": SECRET},
+    {"deep": {"deeper": [{"authorization": SECRET}]}},
+]
+
+
+@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.CONSOLE])
+@pytest.mark.parametrize("values", VALUES, ids=range(len(VALUES)))
+def test_b131_a_credential_in_any_value_of_an_event_is_hidden(
+    values: dict[str, object], form: LogFormat
+) -> None:
+    log, stream = written(form=form)
+    log.debug("event", **values)
+    assert "event" in stream.getvalue()
+    assert SECRET not in stream.getvalue()
+
+
+def test_numbers_and_fixed_words_are_left_alone() -> None:
+    log, stream = written()
+    log.info(
+        "request", tokens=5, key=None, seconds=0.5, complete=True, tokenizer="o200k_base", spent={"send": 1}
+    )
+    told = json.loads(stream.getvalue())
+    assert (told["tokens"], told["key"], told["seconds"], told["complete"]) == (5, None, 0.5, True)
+    assert (told["tokenizer"], told["spent"]) == ("o200k_base", {"send": 1})
+
+
+def test_of_an_exception_only_type_and_place_are_written() -> None:
+    log, stream = written()
+    try:
+        raise ValueError(SECRET)
+    except ValueError as fault:
+        log.exception("one", exc_info=fault)
+        log.exception("two")
+        log.exception("three", exc_info=(type(fault), fault, fault.__traceback__))
+    for line in stream.getvalue().splitlines():
+        told = json.loads(line)
+        assert told["exception"] == "ValueError"
+        assert told["place"].startswith("test_logs.py:")
+    assert SECRET not in stream.getvalue()
+
+
+def test_a_level_leaves_out_what_is_below_it() -> None:
+    log, stream = written(LogLevel.WARNING)
+    log.info("quiet")
+    log.warning("loud")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["loud"]
+
+
+async def test_records_of_libraries_become_events_without_their_arguments_and_only_for_a_time() -> None:
+    log, stream = written()
+    library = logging.getLogger("aiohttp.server")
+    with logs.adopted(log):
+        library.error("Error handling request from %s", SECRET, exc_info=ValueError(SECRET))
+        library.warning(f"wrote it out: {SECRET}")
+        asyncio.get_running_loop().call_exception_handler({"message": f"failed in <{SECRET}>"})
+    library.error("not any more")
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["what"] for line in told] == ["Error handling request from %s", "wrote it out", "failed in"]
+    assert SECRET not in stream.getvalue()
+
+
+class Quoting(Lettered):
+    """Fails with what it was given in its message."""
+
+    async def sizes(
+        self, messages: Sequence[Message], extras: Sequence[bytes], model: str
+    ) -> tuple[tuple[Size, ...], int]:
+        raise ValueError(messages[0].text + SECRET)
+
+
+ANSWERS = {
+    "answered": json_answer({"choices": [], "said": WORD}),
+    "streamed": Answer(
+        200, peers.SSE_HEADERS, (b"data: {no json " + WORD.encode() + b"\n\n",), Framing.CHUNKED
+    ),
+    "refused": bytes_answer(
+        WORD.encode(), status=401, headers=(("WWW-Authenticate", SECRET), ("Set-Cookie", SECRET))
+    ),
+    "hung up": raw_answer(Cut.RESET),
+    "garbage": raw_answer(WORD.encode() + b"\r\n\r\n", Cut.CLOSE),
+    "cut short": Answer(200, peers.SSE_HEADERS, (b"data: 1", Cut.CLOSE), Framing.CHUNKED),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("fails", [False, True], ids=("", "failing inside"))
+@pytest.mark.parametrize("target", [CHAT, "/v1/responses", "/-/unknown"])
+async def test_b131_b132_neither_key_nor_text_is_in_the_log_or_in_an_error_of_ours(
+    answer: Answer, fails: bool, target: str
+) -> None:
+    parts = (Quoting() if fails else Lettered(), memories())
+    options = UpstreamOptions("", api_key=Secret(SECRET))
+    async with (
+        ScriptedUpstream(otherwise=answer) as upstream,
+        proxied(upstream.url, options=options, parts=parts) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        response = await client.post(target + QUERY, BODY, FIELDS)
+        await client.disconnect()
+        assert proxy.events()
+    assert SECRET not in proxy.log
+    assert WORD not in proxy.log
+    if response.status in (404, 500, 502):
+        assert SECRET.encode() not in response.body
+        assert WORD.encode() not in response.body
+
+
+async def test_b131_what_a_parser_quotes_of_a_bad_request_is_neither_logged_nor_answered() -> None:
+    async with proxied("http://127.0.0.1:9/v1") as proxy:
+        async with RawClient(proxy.url) as client:
+            await client.send(f"GET / HTTP/1.1\r\nHost: h\r\nAuthorization {SECRET}\r\n\r\n".encode())
+            colonless = await client.read()
+        async with RawClient(proxy.url) as client:
+            await client.send(f"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: {SECRET * 9000}\r\n\r\n".encode())
+            endless = await client.read()
+    for response in (colonless, endless):
+        assert (response.status, response.json()["error"]["code"]) == (400, "bad_request")
+        assert SECRET.encode() not in response.body
+    assert len(proxy.events("library")) == 2
+    assert SECRET not in proxy.log
+
+
+def test_b134_who_is_not_told_where_to_listen_listens_for_this_machine_alone() -> None:
+    assert is_loopback(Config(upstream=UpstreamOptions("http://h")).listen)
+
+
+@pytest.mark.parametrize("own", [[], [("Authorization", "Bearer mine")], [("api-key", "mine")]])
+async def test_b134_the_configured_key_is_for_clients_without_one(own: list[tuple[str, str]]) -> None:
+    options = UpstreamOptions("", api_key=Secret("configured"))
+    async with (
+        ScriptedUpstream(otherwise=json_answer({})) as upstream,
+        proxied(upstream.url, options=options) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        for target in (CHAT, "/v1/embeddings"):
+            await client.post(target, BODY, own)
+        for request in upstream.requests:
+            sent = [field for field in request.headers if field[0].lower() in ("authorization", "api-key")]
+            assert sent == (own or [("Authorization", "Bearer configured")])

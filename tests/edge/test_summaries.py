@@ -1,0 +1,226 @@
+"""Side calls are shared, outlive who asked for them, back off after failures, and are prepared in quiet moments."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from proxy.config import LogFormat, LogOptions
+from proxy.edge import logs
+from proxy.edge.sidecalls import Answered, Origin
+from proxy.edge.summaries import Summaries
+from proxy.exchange import Ask, Order, Prepare, SideCallFailed, Summarised
+from proxy.wire.usage import Usage
+
+ORIGIN = Origin((), "/v1/chat/completions", "")
+KEYS = ("k1", "k2", "k3")
+
+
+def ask(key: str = "k2", welcome: tuple[str, ...] = KEYS) -> Ask:
+    return Ask(Order(key, b"{}", 1000), frozenset(welcome))
+
+
+def prepare(key: str = "k2", welcome: tuple[str, ...] = KEYS) -> Prepare:
+    return Prepare(Order(key, b"{}", 1000), frozenset(welcome))
+
+
+@dataclass
+class Model:
+    """A scripted summary model: waits at its gate, then answers; every answer differs from every other."""
+
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    fails: bool = False
+    asked: int = 0
+    ended: int = 0
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def ask(self, body: bytes, origin: Origin) -> Answered | SideCallFailed:
+        self.asked += 1
+        number = self.asked
+        self.called.set()
+        try:
+            await self.gate.wait()
+        finally:
+            self.ended += 1
+        if self.fails:
+            return SideCallFailed("status_500", Usage(7, None))
+        return Answered(f"summary {number}", Usage(7, 3))
+
+
+@dataclass
+class Bench:
+    """The owner of side calls, its model, what it stored and what it logged."""
+
+    summaries: Summaries
+    model: Model
+    kept: dict[str, str]
+    log: io.StringIO
+
+
+@asynccontextmanager
+async def bench(*, first_pause: float = 1000.0, prepares: bool = True) -> AsyncIterator[Bench]:
+    kept: dict[str, str] = {}
+
+    async def keep(key: str, text: str) -> None:
+        kept[key] = text
+
+    model, log = Model(), io.StringIO()
+    summaries = Summaries(
+        model,
+        keep,
+        logs.build(LogOptions(format=LogFormat.JSON), log),
+        prepares=prepares,
+        first_pause=first_pause,
+    )
+    try:
+        yield Bench(summaries, model, kept, log)
+    finally:
+        await summaries.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.wait([asyncio.ensure_future(_turn())])
+
+
+async def _turn() -> None:
+    """One turn of the loop."""
+
+
+async def test_b109_ten_requests_at_once_share_one_side_call_and_its_text() -> None:
+    async with bench() as made:
+        waiting = [asyncio.create_task(made.summaries.get(ask(), "who", ORIGIN)) for _ in range(10)]
+        await made.model.called.wait()
+        made.model.gate.set()
+        outcomes = await asyncio.gather(*waiting)
+        assert made.model.asked == 1
+        assert {outcome.text for outcome in outcomes if isinstance(outcome, Summarised)} == {"summary 1"}
+        assert [outcome.usage is not None for outcome in outcomes].count(True) == 1, "its cost is told once"
+        assert made.kept == {"k2": "summary 1"}
+
+
+async def test_a_longer_request_of_the_same_conversation_shares_a_call_for_an_earlier_prefix() -> None:
+    async with bench() as made:
+        made.model.gate.set()
+        first = await made.summaries.get(ask("k1"), "who", ORIGIN)
+        later = await made.summaries.get(ask("k3"), "who", ORIGIN)
+        assert made.model.asked == 1
+        assert isinstance(later, Summarised)
+        assert isinstance(first, Summarised)
+        assert (later.key, later.text) == ("k1", first.text)
+
+
+async def test_b113_another_conversation_never_shares_it() -> None:
+    async with bench() as made:
+        made.model.gate.set()
+        one = await made.summaries.get(ask(), "who", ORIGIN)
+        two = await made.summaries.get(ask("other", ("other",)), "who", ORIGIN)
+        assert isinstance(one, Summarised)
+        assert isinstance(two, Summarised)
+        assert one.text != two.text
+
+
+async def test_b108_b109_a_waiter_that_leaves_does_not_end_the_call_and_its_retry_finds_the_result() -> None:
+    async with bench() as made:
+        leaver = asyncio.create_task(made.summaries.get(ask(), "who", ORIGIN))
+        stayer = asyncio.create_task(made.summaries.get(ask(), "who", ORIGIN))
+        await made.model.called.wait()
+        for task in (leaver, stayer):
+            task.cancel()
+        await asyncio.wait([leaver, stayer])
+        assert made.model.ended == 0
+        made.model.gate.set()
+        await until(lambda: bool(made.kept))
+        outcome = await made.summaries.get(ask(), "who", ORIGIN)
+        assert isinstance(outcome, Summarised)
+        assert outcome.text == "summary 1"
+        assert made.model.asked == 1
+
+
+async def test_b110_b111_after_a_failure_that_tenants_model_is_left_alone_for_a_while_and_others_are_not() -> (
+    None
+):
+    async with bench() as made:
+        made.model.gate.set()
+        made.model.fails = True
+        assert await made.summaries.get(ask(), "who", ORIGIN) == SideCallFailed("status_500", Usage(7, None))
+        assert await made.summaries.get(ask(), "who", ORIGIN) == SideCallFailed("backing_off")
+        made.model.fails = False
+        assert isinstance(await made.summaries.get(ask(), "someone else", ORIGIN), Summarised)
+        assert made.model.asked == 2
+
+
+async def test_b110_when_the_pause_is_over_it_is_tried_again() -> None:
+    async with bench(first_pause=0.0) as made:
+        made.model.gate.set()
+        made.model.fails = True
+        await made.summaries.get(ask(), "who", ORIGIN)
+        made.model.fails = False
+        assert isinstance(await made.summaries.get(ask(), "who", ORIGIN), Summarised)
+
+
+async def test_what_is_prepared_waits_until_no_main_call_is_under_way() -> None:
+    async with bench() as made:
+        made.model.gate.set()
+        with made.summaries.main_call():
+            made.summaries.prepare(prepare(), "who", ORIGIN)
+            for _ in range(20):
+                await asyncio.wait([asyncio.ensure_future(_turn())])
+            assert made.model.asked == 0
+        await until(lambda: bool(made.kept))
+        assert made.kept == {"k2": "summary 1"}
+
+
+async def test_a_request_that_needs_what_is_being_prepared_does_not_wait_for_quiet() -> None:
+    async with bench() as made:
+        made.model.gate.set()
+        with made.summaries.main_call():
+            made.summaries.prepare(prepare(), "who", ORIGIN)
+            outcome = await made.summaries.get(ask(), "who", ORIGIN)
+        assert isinstance(outcome, Summarised)
+        assert made.model.asked == 1
+
+
+async def test_a_conversation_is_prepared_for_once() -> None:
+    async with bench() as made:
+        for _ in range(5):
+            made.summaries.prepare(prepare(), "who", ORIGIN)
+        made.model.gate.set()
+        await until(lambda: bool(made.kept))
+        made.summaries.prepare(prepare("k3"), "who", ORIGIN)
+        await asyncio.wait([asyncio.ensure_future(_turn())])
+        assert made.model.asked == 1
+
+
+async def test_nothing_is_prepared_where_that_is_off() -> None:
+    async with bench(prepares=False) as made:
+        made.summaries.prepare(prepare(), "who", ORIGIN)
+        await asyncio.wait([asyncio.ensure_future(_turn())])
+        assert made.model.asked == 0
+
+
+async def test_closing_ends_what_still_runs() -> None:
+    before = asyncio.all_tasks()
+    async with bench() as made:
+        waiter = asyncio.create_task(made.summaries.get(ask(), "who", ORIGIN))
+        made.summaries.prepare(prepare("other", ("other",)), "who", ORIGIN)
+        await made.model.called.wait()
+        await made.summaries.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+    assert asyncio.all_tasks() == before
+
+
+async def test_b18_the_text_of_a_failure_is_stored_nowhere_and_its_usage_is_logged() -> None:
+    async with bench() as made:
+        made.model.gate.set()
+        made.model.fails = True
+        await made.summaries.get(ask(), "who", ORIGIN)
+        assert made.kept == {}
+        told = json.loads(made.log.getvalue())
+        assert (told["outcome"], told["prompt_tokens"]) == ("status_500", 7)

@@ -1,0 +1,161 @@
+"""Side calls through the whole proxy, before a strict upstream whose every summary differs from every other."""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.config import SideCalls
+from proxy.context.policy import ModelPolicy, SummaryPolicy
+from tests.edge.proxied import proxied
+from tests.peers.client import RawClient, Response
+from tests.peers.upstream import Answer, Cut, StrictUpstream, json_answer, marked
+
+CHAT = "/v1/chat/completions"
+POLICY = ModelPolicy(window=2000, reserve_output=200, summary=SummaryPolicy(prepare_at=0))
+PATIENT = SideCalls(deadline=20.0)
+HASTY = SideCalls(deadline=0.2, attempts=2)
+
+
+def strict(**options: Any) -> StrictUpstream:
+    return StrictUpstream(window=2000, is_side_call=marked("working memory"), **options)
+
+
+def talk(turns: int, last: str = "And now?") -> bytes:
+    """A chat whose words count about the same by any tokenizer."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
+    for number in range(turns):
+        messages.append({"role": "user", "content": f"Question {number}: " + "what and why " * 40})
+        messages.append({"role": "assistant", "content": f"Answer {number}: " + "so and so " * 40})
+    return json.dumps({"model": "m", "messages": [*messages, {"role": "user", "content": last}]}).encode()
+
+
+async def post(url: str, body: bytes, *fields: tuple[str, str]) -> Response:
+    async with RawClient(url) as client:
+        return await client.post(CHAT, body, list(fields))
+
+
+async def test_b109_ten_identical_over_window_requests_at_once_make_one_side_call_and_get_equal_bytes() -> (
+    None
+):
+    gate = asyncio.Event()
+    async with (
+        strict(side_gate=gate) as upstream,
+        proxied(upstream.url, policy=POLICY, side_calls=PATIENT) as proxy,
+    ):
+        waiting = [asyncio.create_task(post(proxy.url, talk(12))) for _ in range(10)]
+        await upstream.until(lambda: len(upstream.side_calls) == 1)
+        gate.set()
+        answers = await asyncio.gather(*waiting)
+        assert [answer.status for answer in answers] == [200] * 10
+        assert len(upstream.side_calls) == 1
+        assert len({call.request.body for call in upstream.main_calls}) == 1
+
+
+async def test_b108_a_client_that_gives_up_and_retries_finds_the_summary_of_its_first_try() -> None:
+    gate = asyncio.Event()
+    async with (
+        strict(side_gate=gate) as upstream,
+        proxied(upstream.url, policy=POLICY, side_calls=PATIENT) as proxy,
+    ):
+        for _ in range(3):
+            async with RawClient(proxy.url) as client:
+                head = f"POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(talk(12))}\r\n\r\n".encode()
+                await client.send(head + talk(12))
+                await upstream.until(lambda: len(upstream.side_calls) == 1)
+        gate.set()
+        answer = await post(proxy.url, talk(12))
+        assert answer.status == 200
+        assert (answer.header("x-context-actions") or "").startswith("summarize=")
+        assert len(upstream.side_calls) == 1
+
+
+async def test_b26_b110_a_side_call_that_hangs_costs_its_deadline_and_its_connection_is_closed() -> None:
+    gate = asyncio.Event()
+    async with (
+        strict(side_gate=gate) as upstream,
+        proxied(upstream.url, policy=POLICY, side_calls=HASTY) as proxy,
+    ):
+        answer = await post(proxy.url, talk(12))
+        assert answer.status == 200
+        assert (answer.header("x-context-actions") or "").startswith("drop=")
+        await asyncio.wait_for(upstream.side_calls[0].request.client_gone.wait(), 5)
+        again = await post(proxy.url, talk(20))
+        assert again.status == 200
+        assert len(upstream.side_calls) == 1, "the upstream is left alone for a while"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        json_answer({"error": {"message": "SECRET FAILURE"}}, status=500),
+        json_answer({"error": {"message": "SECRET FAILURE"}}, status=429),
+        json_answer({"error": {"message": "SECRET FAILURE"}}, status=400),
+        Answer(200, (("Content-Type", "application/json"),), (b"SECRET FAILURE {",)),
+        Answer(200, (("Content-Type", "application/json"),), (b"SECRET", Cut.CLOSE)),
+        json_answer({"choices": [{"message": {"role": "assistant", "content": ""}}]}),
+        json_answer(
+            {"choices": [{"message": {"role": "assistant", "content": "<think>SECRET FAILURE</think>"}}]}
+        ),
+        json_answer({"choices": [{"message": {"role": "assistant", "content": "SECRET FAILURE " * 9999}}]}),
+        json_answer({"choices": []}),
+    ],
+)
+async def test_b18_when_the_side_call_fails_the_request_goes_on_and_the_failures_text_goes_nowhere(
+    failure: Answer,
+) -> None:
+    async with (
+        strict(side_failures=[failure] * 2) as upstream,
+        proxied(upstream.url, policy=POLICY, side_calls=replace(PATIENT, attempts=1)) as proxy,
+    ):
+        answer = await post(proxy.url, talk(12))
+        assert answer.status == 200
+        assert (answer.header("x-context-actions") or "").startswith("drop=")
+        assert all(b"SECRET" not in call.request.body for call in upstream.main_calls)
+        assert "SECRET" not in proxy.log
+
+
+async def test_b26_a_dropped_side_call_is_tried_once_more() -> None:
+    broken = json_answer({"choices": []}).cut_at(0)
+    async with strict(side_failures=[broken]) as upstream, proxied(upstream.url, policy=POLICY) as proxy:
+        answer = await post(proxy.url, talk(12))
+        assert (answer.header("x-context-actions") or "").startswith("summarize=")
+        assert len(upstream.side_calls) == 2
+
+
+async def test_b117_two_credentials_never_share_a_summary() -> None:
+    async with strict() as upstream, proxied(upstream.url, policy=POLICY) as proxy:
+        for key in ("ada", "bob", "ada"):
+            await post(proxy.url, talk(12), ("Authorization", f"Bearer {key}"))
+        assert len(upstream.side_calls) == 2
+        bodies = [call.request.body for call in upstream.main_calls]
+        assert bodies[0] == bodies[2]
+        assert bodies[0] != bodies[1]
+
+
+async def test_b28_the_side_call_carries_the_clients_credential_model_and_query() -> None:
+    async with strict() as upstream, proxied(upstream.url, policy=POLICY) as proxy:
+        async with RawClient(proxy.url) as client:
+            await client.post(f"{CHAT}?api-version=7", talk(12), [("api-key", "K1")])
+        (side,) = upstream.side_calls
+        assert side.request.header("api-key") == "K1"
+        assert side.request.target == f"{CHAT}?api-version=7"
+        assert side.body["model"] == "m"
+
+
+async def test_a_summary_is_prepared_after_an_answer_and_used_when_the_trigger_is_reached() -> None:
+    policy = replace(POLICY, summary=SummaryPolicy(prepare_at=0.5))
+    async with strict() as upstream, proxied(upstream.url, policy=policy) as proxy:
+        actions: list[str] = []
+        for turns in range(1, 12):
+            answer = await post(proxy.url, talk(turns))
+            actions.append(answer.header("x-context-actions") or "")
+            if actions[-1] != "none":
+                break
+            await upstream.until(lambda: len(proxy.events("side_call")) == len(upstream.side_calls))
+        assert len(actions) > 2
+        assert actions[-1].startswith("summarize=")
+        assert len(upstream.side_calls) == 1
+        assert "side_calls" not in proxy.events()[-1], "the request that needed the summary waited for none"
