@@ -211,6 +211,7 @@ class Verdict:
 
     original   calibrated estimate of the client's request     forwarded  the same of what was sent
     raw        uncalibrated estimate of what was sent
+    `checkpoint_id` names the edits in force, `summary_id` the prefix that their summary covers.
     """
 
     model: str
@@ -224,6 +225,7 @@ class Verdict:
     actions: str = "none"
     reason: str = ""
     checkpoint_id: str | None = None
+    summary_id: str | None = None
     side_calls: tuple[SideCall, ...] = ()
     status: int | None = None
     usage: Usage | None = None
@@ -271,7 +273,7 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
     view = checkpoint.apply(request.conversation, edits)
     if edits:
         seen = _expect(Measured, (yield Measure(request.model, view.messages)))
-        verdict = case.rewritten(verdict, seen.sizes)
+        verdict = case.rewritten(verdict, edits, seen.sizes)
     changes = case.changes(view, verdict)
     verdict = replace(verdict, actions=changes.actions(edits))
     _refuse_overflow(verdict, terms)
@@ -471,10 +473,16 @@ class _Case:
             checkpoint_id=checkpoint_id,
         )
 
-    def rewritten(self, verdict: Verdict, sizes: Sequence[Size]) -> Verdict:
+    def rewritten(self, verdict: Verdict, edits: Edits, sizes: Sequence[Size]) -> Verdict:
         """The verdict with the sizes of the view."""
         raw = request_size(sizes, self.measured.extras)
-        return replace(verdict, raw=raw, forwarded=round(raw * self.factor))
+        covered = edits.cut.summarised if edits.cut else 0
+        return replace(
+            verdict,
+            raw=raw,
+            forwarded=round(raw * self.factor),
+            summary_id=self.chain[covered - 1] if covered else None,
+        )
 
     def changes(self, view: Conversation, verdict: Verdict) -> _Changes:
         """All that is changed in the body."""

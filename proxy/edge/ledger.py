@@ -61,7 +61,8 @@ class Ledger:
         if verdict.checkpoint_id and verdict.checkpoint_id != entry.checkpoint:
             entry.compactions += 1
             entry.cut_at = now
-            entry.keys = [*entry.keys, verdict.checkpoint_id][-_LOOK_BACK:]
+            named = [key for key in (verdict.checkpoint_id, verdict.summary_id) if key]
+            entry.keys = [*entry.keys, *named][-_LOOK_BACK:]
         entry.checkpoint = verdict.checkpoint_id
 
     def listed(self) -> list[dict[str, object]]:

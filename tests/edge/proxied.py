@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.config import Address, Config, LogFormat, LogLevel, LogOptions, ModelRule, SideCalls
+from proxy.config import Address, Config, LogFormat, LogLevel, LogOptions, ModelRule
 from proxy.config import Upstream as UpstreamOptions
 from proxy.context import tokens
 from proxy.context.conversation import Message
@@ -68,19 +68,17 @@ async def proxied(
     *,
     policy: ModelPolicy | None = None,
     options: UpstreamOptions | None = None,
-    side_calls: SideCalls | None = None,
-    max_body: int = 64 * 2**20,
     parts: tuple[Measures, Remembers] | None = None,
     grace: float = 5.0,
+    **fields: Any,
 ) -> AsyncIterator[Proxied]:
-    """The proxy in front of this base URL."""
+    """The proxy in front of this base URL; `fields` are those of its `Config` that are not at their default."""
     config = Config(
         upstream=replace(options or UpstreamOptions(base_url), base_url=base_url),
         listen=Address("127.0.0.1", 0),
-        max_body=max_body,
         log=LogOptions(LogLevel.DEBUG, LogFormat.JSON),
-        side_calls=side_calls or SideCalls(),
         models=(ModelRule("*", policy or ModelPolicy()),),
+        **fields,
     )
     written = io.StringIO()
     tokenizer, remembers = parts or (Lettered(), memories())

@@ -1,0 +1,73 @@
+"""What operators see of conversations: one row each, recognised as they grow, and never any content."""
+
+from dataclasses import replace
+
+from proxy.context.policy import Mode
+from proxy.edge.ledger import MOST, Ledger
+from proxy.exchange import Verdict
+
+VERDICT = Verdict("m", Mode.MANAGE, window=1000, original=900, forwarded=400, actions="elide=2")
+
+
+class Clock:
+    """Tells what it is set to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def chain(*names: str) -> tuple[str, ...]:
+    return names
+
+
+def test_a_growing_conversation_is_one_row_with_its_first_id() -> None:
+    ledger = Ledger(Clock())
+    ledger.note(chain("a"), VERDICT)
+    ledger.note(chain("a", "b", "c"), replace(VERDICT, original=950))
+    (row,) = ledger.listed()
+    assert (row["id"], row["requests"], row["messages"], row["original_tokens"]) == ("a", 2, 3, 950)
+
+
+def test_conversations_that_part_are_two_rows_the_newest_first() -> None:
+    ledger = Ledger(Clock())
+    ledger.note(chain("a", "b"), VERDICT)
+    ledger.note(chain("x", "y"), VERDICT)
+    assert [row["id"] for row in ledger.listed()] == ["y", "b"]
+
+
+def test_compactions_are_counted_and_their_age_is_told() -> None:
+    clock = Clock()
+    ledger = Ledger(clock)
+    ledger.note(chain("a"), replace(VERDICT, checkpoint_id="k1"))
+    clock.now = 5.0
+    ledger.note(chain("a", "b"), replace(VERDICT, checkpoint_id="k1"))
+    (row,) = ledger.listed()
+    assert (row["compactions"], row["checkpoint"], row["checkpoint_age_seconds"]) == (1, "k1", 5.0)
+    ledger.note(chain("a", "b", "c"), replace(VERDICT, checkpoint_id="k2"))
+    (row,) = ledger.listed()
+    assert (row["compactions"], row["checkpoint_age_seconds"]) == (2, 0.0)
+
+
+def test_forgetting_gives_the_keys_of_all_checkpoints_and_strikes_the_row() -> None:
+    ledger = Ledger(Clock())
+    ledger.note(chain("a"), replace(VERDICT, checkpoint_id="k1"))
+    ledger.note(chain("a", "b"), replace(VERDICT, checkpoint_id="k2"))
+    assert ledger.forget("a") == ["k1", "k2"]
+    assert ledger.forget("a") is None
+    assert ledger.listed() == []
+
+
+def test_the_list_is_bounded() -> None:
+    ledger = Ledger(Clock())
+    for number in range(MOST + 10):
+        ledger.note(chain(f"n{number}"), VERDICT)
+    assert len(ledger.listed()) == MOST
+    assert ledger.listed()[-1]["id"] == "n10"
+
+
+def test_a_request_without_history_is_no_conversation() -> None:
+    ledger = Ledger(Clock())
+    ledger.note((), VERDICT)
+    assert ledger.listed() == []
