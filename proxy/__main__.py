@@ -20,7 +20,7 @@ from proxy.edge import logs, server
 from proxy.edge.memories import Memories
 from proxy.edge.server import Parts
 from proxy.edge.tokenizer import Tokenizer
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, TransomError
 from proxy.stores import Bounds, open_store
 
 try:
@@ -44,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as invalid:
         print(invalid, file=sys.stderr)
         return USAGE_ERROR
+    except TransomError as error:
+        print(error.message, file=sys.stderr)
+        return 1
 
 
 def _with_default_command(words: list[str]) -> list[str]:
@@ -131,13 +134,13 @@ async def _parts(config: Config, log_options: LogOptions | None = None) -> Async
     async with open_store(config.store.reveal(), bounds, log.warning) as opened:
         memories = Memories(opened.store, config.upstream.base_url, shared=opened.shared)
         tokenizer = Tokenizer(log)
-        async with asyncio.TaskGroup() as background:
-            background.create_task(tokenizer.warm())
-            try:
-                yield Parts(tokenizer, memories, log)
-            finally:
-                tokenizer.close()
-                await memories.close()
+        warming = asyncio.create_task(tokenizer.warm())
+        try:
+            yield Parts(tokenizer, memories, log)
+        finally:
+            warming.cancel()
+            tokenizer.close()
+            await memories.close()
 
 
 def _run(course: Coroutine[Any, Any, int]) -> int:

@@ -26,6 +26,12 @@ class ConfigError(TransomError):
     code = "invalid_configuration"
 
 
+class CannotListen(TransomError):
+    """The address that the configuration names is taken, foreign or unknown."""
+
+    code = "cannot_listen"
+
+
 class UpstreamUnreachable(TransomError):
     """No connection to the upstream, or it closed before it answered."""
 

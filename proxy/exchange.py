@@ -267,7 +267,7 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
         draft = case.told(draft, step, outcome)
     edits, checkpoint_id = step.edits, memory.checkpoint_id if step.edits else None
     if edits and edits != memory.edits:
-        checkpoint_id = chain[edits.speaks_about - 1]
+        checkpoint_id = case.key_for(edits)
         edits = _expect(Edits, (yield Save(checkpoint_id, edits)))
     verdict = case.verdict(draft.side_calls, checkpoint_id)
     view = checkpoint.apply(request.conversation, edits)
@@ -280,10 +280,11 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
 
     answer = yield Send(changes.applied_to(request.body), unencoded=changes.strip_usage)
     if isinstance(answer, Refused) and changes.strip_usage and chat.refuses_usage(answer.status, answer.body):
-        yield Learn(request.model, refuses_usage=True)
         changes = changes.without_usage()
         verdict = replace(verdict, actions=changes.actions(edits))
         answer = yield Send(changes.applied_to(request.body), unencoded=False)
+        if isinstance(answer, Accepted):
+            yield Learn(request.model, refuses_usage=True)
     relayed = _expect(Relayed, (yield Relay(verdict.headers(), changes.strip_usage)))
     verdict = replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
     if verdict.reported is not None and not any(size.has_media for size in measured.sizes):
@@ -379,12 +380,22 @@ class _Case:
         situation = replace(self.situation, summaries=draft.summaries)
         return planner.plan(situation, self.memory.edits or checkpoint.NOTHING)
 
+    def key_for(self, edits: Edits) -> str:
+        """The name of a prefix that these edits depend on no more of, and that is newer than the checkpoint's.
+
+        Deeper edits may depend on the same prefix as those they replace; a newer name keeps the two apart, and is what
+        the next request finds first.
+        """
+        found = self.memory.checkpoint_id
+        newer = self.chain.index(found) + 2 if found in self.chain else 1
+        return self.chain[min(max(edits.speaks_about, newer), len(self.chain)) - 1]
+
     def ready(self) -> dict[int, str | None]:
         """The stored summaries, by the length of the prefix that they cover."""
         if not self.memory.summaries:
             return {}
         return {
-            stop: self.memory.summaries[key]
+            stop: self._bounded(self.memory.summaries[key])
             for stop, key in enumerate(self.chain, start=1)
             if key in self.memory.summaries
         }
@@ -393,7 +404,7 @@ class _Case:
         """What is there after one more side call. A need that was not met is not asked for again."""
         match outcome:
             case Summarised(key=key, text=text, usage=usage):
-                found = {self.chain.index(key) + 1: text}
+                found = {self.chain.index(key) + 1: self._bounded(text)}
                 told = SideCall("used", usage)
             case SideCallFailed(reason=reason, usage=usage):
                 found = {}
@@ -401,6 +412,11 @@ class _Case:
             case _:
                 raise TypeError(f"the edge answered {type(outcome).__name__} to a side call")
         return _Draft({need.stop: None, **draft.summaries, **found}, (*draft.side_calls, told))
+
+    def _bounded(self, text: str) -> str:
+        """The summary within its limit, whatever the model thought of that."""
+        most, tokens = self._summary_tokens(), self.terms.count(text)
+        return text if tokens <= most else summary.clip(text, len(text) * most // tokens)
 
     def ahead(self, edits: Edits) -> tuple[Order, frozenset[str]] | None:
         """The summary that the trigger will need, once the view has come near it; None when none is to be prepared."""

@@ -70,7 +70,7 @@ class Desk:
 
     def run(self, body: bytes) -> Verdict:
         """One whole exchange."""
-        terms = Terms(self.policy, self.mode, "http://upstream", "tenant", count)
+        terms = Terms(self.policy, self.mode, "http://upstream", "tenant", self.count)
         course = exchange.manage(chat.read(body, self.reader), terms)
         outcome: Outcome = None
         while True:
@@ -81,6 +81,10 @@ class Desk:
                 return verdict
             self.done.append(command)
             outcome = self.perform(command)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return count(text)
 
     def perform(self, command: Command) -> Outcome:
         """The outcome of one command."""

@@ -119,6 +119,9 @@ class ReplayDesk(Desk):
     verdict: Judged | Refusal | None = None
     body: bytes = b""
 
+    def count(self, text: str) -> int:
+        return self.sizes.count(text)
+
     def perform(self, command: Command) -> Outcome:
         match command:
             case Measure():

@@ -120,8 +120,7 @@ def test_the_exchange_is_measured_by_the_same_rule(tallies: dict[str, Tally]) ->
     assert (tally.requests, tally.over_window, tally.served, tally.refused) == (8, 3, 3, 0)
     assert tally.new == 3 * 20
     assert tally.forwarded <= 3 * WINDOW
-    assert tally.side_calls > 0
-    assert tally.side_tokens > 0
+    assert tally.side_calls == 0, "so small a window has no room for a summary"
 
 
 def test_a_conversation_within_one_and_a_half_windows_is_not_taken(bench: Bench) -> None:

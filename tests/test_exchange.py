@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.context.checkpoint import Cut, Edits
-from proxy.context.policy import Mode, ModelPolicy, OnOverflow, UsageMode
+from proxy.context.policy import ElidePolicy, Mode, ModelPolicy, OnOverflow, UsageMode
 from proxy.errors import ContextOverflow
 from proxy.exchange import Accepted, Ask, Learn, Measure, Refused, Relay, Save, SideCallFailed
 from proxy.wire.usage import Usage
@@ -202,6 +202,39 @@ def test_of_two_replicas_that_cut_at_once_both_send_the_winners_view() -> None:
     assert "the other's summary" in sent(desk)["messages"][1]["content"]
 
 
+def test_deeper_edits_on_the_same_prefix_are_not_lost_to_the_shallower_ones_before() -> None:
+    desk = Desk(replace(SMALL, window=3000, elide=ElidePolicy(keep=1)), summaries=["S"])
+    talk = agent(24)
+    first = desk.run(body(*talk))
+    assert first.actions.startswith("elide=")
+    talk += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "u " * 3600}]
+    second = desk.run(body(*talk))
+    assert "summarize=" in second.actions
+    assert second.trigger is not None
+    assert second.forwarded is not None
+    assert second.forwarded <= second.trigger
+    assert second.checkpoint_id != first.checkpoint_id
+    assert desk.run(body(*talk)).actions == second.actions
+
+
+def test_no_summary_is_asked_for_where_head_and_newest_round_leave_no_room_for_one() -> None:
+    desk = Desk(SMALL)
+    fixed = {"role": "system", "content": "rule " * 560}
+    for turns in range(3, 12):
+        desk.run(json.dumps({"model": "m", "messages": [fixed, *chat(turns)]}).encode())
+    assert desk.asked == []
+
+
+def test_b25_a_summary_longer_than_it_may_be_is_clipped() -> None:
+    desk = Desk(SMALL, summaries=["word " * 300])
+    verdict = desk.run(body(*chat(8)))
+    assert verdict.actions.startswith("summarize=")
+    assert verdict.trigger is not None
+    assert verdict.forwarded is not None
+    assert verdict.forwarded < verdict.trigger
+    assert "characters left out" in sent(desk)["messages"][1]["content"]
+
+
 def test_b115_an_edited_old_message_finds_no_checkpoint_and_going_back_finds_it_again() -> None:
     desk = Desk(SMALL, summaries=["ONE", "TWO"])
     original, edited = chat(6), chat(6)
@@ -267,6 +300,30 @@ def test_b84_an_upstream_that_refuses_the_option_is_asked_again_without_and_reme
     assert verdict.actions == "none"
     desk.run(request)
     assert desk.sent[2:] == [request]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (422, b"extra fields not permitted"),
+        (400, b"Stream options are not supported"),
+        (400, b"streamOptions: unexpected field"),
+        (500, b"'stream_options'"),
+        (422, b'{"type": "extra_forbidden"}'),
+        (400, b"Unrecognized request argument supplied"),
+    ],
+)
+def test_b84_a_refusal_of_the_option_is_recognised_in_many_wordings(status: int, said: bytes) -> None:
+    desk = Desk(SMALL, answers=[Refused(status, said), Accepted(200)])
+    assert desk.run(body(stream=True)).status == 200
+    assert desk.refuses_usage
+
+
+def test_b84_an_option_that_was_not_to_blame_is_not_remembered_as_refused() -> None:
+    refused = Refused(400, b"Unrecognized request argument supplied: top_q")
+    desk = Desk(SMALL, answers=[refused, refused])
+    assert desk.run(body(stream=True)).status == 400
+    assert not desk.refuses_usage
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500])

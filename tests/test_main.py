@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -100,6 +101,15 @@ def test_the_demonstration_answers_every_request() -> None:
     assert "20 requests answered, 0 refused." in done.stdout
     assert "summarize=" in done.stdout or "elide=" in done.stdout
     assert done.stderr == ""
+
+
+def test_an_address_that_is_taken_is_told_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = transom("--upstream", "http://127.0.0.1:9/v1", "--listen", address)
+    assert done.returncode == 1
+    assert f"Cannot listen on {address}" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_b112_sigterm_ends_a_served_proxy_with_status_0() -> None:

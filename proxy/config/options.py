@@ -111,9 +111,9 @@ UPSTREAM: Final = Section(
         Option(
             "slots",
             kinds.whole(at_least=1),
-            "How many requests it works on at the same time. Left out means unknown.",
-            "Say 1 for a local server with one slot: then no summary is written in the background, which would cost"
-            " the client its prompt cache.",
+            "How many requests it works on at the same time. Left out means 1 for a server on this machine. With 1 no"
+            " summary is written in the background, which would keep the client waiting and cost its prompt cache.",
+            "Set it when your local server has more, or a remote one has only 1.",
             unit="requests",
         ),
     ),

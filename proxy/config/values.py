@@ -129,7 +129,7 @@ class Upstream:
     api_key          used only when the client sends no credential
     connect_timeout  seconds for a connection to open
     idle_timeout     seconds of silence, before the first byte or between two
-    slots            requests that it works on at the same time; None = unknown
+    slots            requests that it works on at the same time; None = 1 on this machine, else unknown
     """
 
     base_url: str

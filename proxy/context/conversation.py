@@ -160,8 +160,7 @@ class Conversation:
 class Reader:
     """Reads messages with a memory for those seen before, since clients resend everything with every request.
 
-    Bounded by the raw bytes that it remembers, least recently used first out. One serves a whole process, on one
-    thread.
+    Bounded by the memory that it takes, least recently used first out. One serves a whole process, on one thread.
     """
 
     def __init__(self, most_bytes: int = 64 * 1024 * 1024) -> None:
@@ -180,10 +179,15 @@ class Reader:
             return message
         message = read_message(raw)
         self._seen[raw] = message
-        self._bytes += len(raw)
+        self._bytes += _footprint(raw)
         while self._bytes > self._most_bytes:
-            self._bytes -= len(self._seen.popitem(last=False)[0])
+            self._bytes -= _footprint(self._seen.popitem(last=False)[0])
         return message
+
+
+def _footprint(raw: bytes) -> int:
+    """Bytes of memory for a message, about: its raw bytes, its texts, and the objects around them."""
+    return 2 * len(raw) + 1200
 
 
 def read(raws: Sequence[bytes]) -> Conversation:

@@ -35,6 +35,11 @@ def choose(situation: Situation, edits: Edits, block_tokens: int) -> int | None:
     return chosen
 
 
+def size_after(situation: Situation, edits: Edits, stop: int, block_tokens: int) -> int:
+    """Tokens of the view after a cut with a block of about so many tokens."""
+    return _size(situation, stop, block_tokens) + situation.kept_tokens(edits)[stop]
+
+
 def possible(situation: Situation, edits: Edits) -> list[int]:
     """Every cut that may come next, ascending."""
     return [

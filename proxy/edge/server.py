@@ -15,11 +15,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
+from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 from structlog.typing import FilteringBoundLogger
 
-from proxy.config import Config, Tenant, is_loopback
+from proxy.config import Address, Config, Tenant, is_loopback
 from proxy.context.conversation import Reader
 from proxy.context.policy import Mode
 from proxy.context.tokens import encoding_for
@@ -31,7 +32,7 @@ from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
 from proxy.edge.sidecalls import Origin, SideCaller
 from proxy.edge.summaries import Summaries
 from proxy.edge.upstream import LINE_BYTES, MOST_HEADERS, Body, Timeouts, Upload, Upstream
-from proxy.errors import BodyTooLarge, TransomError
+from proxy.errors import BodyTooLarge, CannotListen, TransomError
 from proxy.exchange import Terms, Verdict, manage
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest, NotManaged
@@ -410,13 +411,24 @@ async def _summaries(
 ) -> AsyncIterator[Summaries]:
     """The owner of the side calls, for as long as there is an upstream."""
     caller = SideCaller(upstream, config.side_calls, base, key=key)
-    # On a server with one slot a side call in the background would throw out the prompt cache of the client itself.
-    prepares = config.upstream.slots != 1 or config.side_calls.base_url is not None
-    summaries = Summaries(caller, parts.memories.keep, parts.log, prepares=prepares)
+    summaries = Summaries(caller, parts.memories.keep, parts.log, prepares=_has_room_for_side_calls(config))
     try:
         yield summaries
     finally:
         await summaries.close()
+
+
+def _has_room_for_side_calls(config: Config) -> bool:
+    """Whether a side call in the background delays nobody.
+
+    On a server with one slot it would keep the client's next request waiting and throw out its prompt cache, and
+    nearly every server on the user's own machine has one slot.
+    """
+    if config.side_calls.base_url is not None:
+        return True
+    host = urlsplit(config.upstream.base_url).hostname or ""
+    slots = config.upstream.slots or (1 if is_loopback(Address(host, 0)) else 2)
+    return slots > 1
 
 
 async def serve(config: Config, parts: Parts, *, grace: float = GRACE) -> None:
@@ -435,7 +447,13 @@ async def _listening(config: Config, server: Server, grace: float) -> AsyncItera
     runner = web.ServerRunner(library, shutdown_timeout=_LAST_SECOND)
     await runner.setup()
     site = web.TCPSite(runner, config.listen.host, config.listen.port, backlog=_BACKLOG)
-    await site.start()
+    try:
+        await site.start()
+    except OSError as cause:
+        await runner.cleanup()
+        raise CannotListen(
+            f"Cannot listen on {config.listen}: {cause.strerror or cause}. Name another address with --listen."
+        ) from cause
     try:
         yield _url(runner)
     finally:

@@ -144,6 +144,8 @@ async def _read(reply: Reply) -> Answered | SideCallFailed:
     answer = chat.read_answer(body)
     if answer is None:
         return SideCallFailed("not_json", chat.usage_of(body))
+    if answer.finish_reason == "content_filter":
+        return SideCallFailed("content_filter", answer.usage)
     if answer.text.strip():
         return Answered(answer.text, answer.usage)
     return SideCallFailed("tool_call" if answer.has_calls else "empty", answer.usage)

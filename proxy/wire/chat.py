@@ -5,6 +5,7 @@ bytes with the changed members exchanged. What cannot be read as a chat request 
 it is, because judging bad requests is the upstream's business. A side call carries parameters of its own alone.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -66,6 +67,7 @@ class Answer:
 
     text: str
     has_calls: bool
+    finish_reason: str
     usage: Usage | None
 
 
@@ -142,9 +144,24 @@ def usage_member(request: ChatRequest) -> bytes:
     return rawjson.replace(own, {"include_usage": b"true"})
 
 
+REFUSING: Final = (400, 404, 422, 500, 501)
+NAMES_USAGE: Final = re.compile(rb"stream[_ ]?options|include[_ ]?usage", re.IGNORECASE)
+NAMES_A_FIELD: Final = re.compile(
+    rb"extra_forbidden|extra (?:fields|inputs)|(?:unrecogni[sz]ed|unknown|unsupported|unexpected|additional)[\w ]{0,20}"
+    rb"(?:field|argument|parameter|propert|key)",
+    re.IGNORECASE,
+)
+
+
 def refuses_usage(status: int, body: bytes) -> bool:
-    """Whether this refusal is about the option that we spliced in: such a 400 or 422 names the member."""
-    return status in (400, 422) and (b"stream_options" in body or b"include_usage" in body)
+    """Whether this refusal may be about the option that we spliced in, so that one try without it is worth it.
+
+    It names the member, in one spelling or another; or it is a validator's 400 or 422 about some field it does not
+    know. The latter costs one more call where the client sent an odd field itself, and changes nothing then.
+    """
+    if status in (400, 422) and NAMES_A_FIELD.search(body):
+        return True
+    return status in REFUSING and NAMES_USAGE.search(body) is not None
 
 
 # --- side calls -------------------------------------------------------------------------------------------
@@ -160,7 +177,8 @@ def side_call(
     )
     name = limit_name or _limit_name(model)
     effort = {"reasoning_effort": reasoning_effort} if reasoning_effort else {}
-    return rawjson.encode({"model": model, "messages": messages, name: max_tokens, "stream": False, **effort})
+    named = {"model": model} if model else {}  # some servers have one model and ask for no name
+    return rawjson.encode({**named, "messages": messages, name: max_tokens, "stream": False, **effort})
 
 
 def _limit_name(model: str) -> str:
@@ -177,10 +195,11 @@ def read_answer(body: bytes) -> Answer | None:
     choices = fields.get("choices") if isinstance(fields, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return None
-    message = cast(dict[str, object], choices[0]).get("message")
+    choice = cast(dict[str, object], choices[0])
+    message, finish = choice.get("message"), choice.get("finish_reason")
     reading = read_message(rawjson.encode(message))
     usage = read_usage(cast(dict[str, object], fields).get("usage"))
-    return Answer(reading.text, bool(reading.calls), usage)
+    return Answer(reading.text, bool(reading.calls), finish if isinstance(finish, str) else "", usage)
 
 
 def usage_of(body: bytes) -> Usage | None:

@@ -49,6 +49,29 @@ def test_the_factor_never_leaves_its_bounds(samples: list[tuple[float, float]]) 
     assert POLICY.lowest <= after(samples).factor(POLICY) <= POLICY.highest
 
 
+def test_b51_a_server_that_silently_cuts_the_prompt_teaches_nothing() -> None:
+    assert after([(5508, 2050)]).factor(POLICY) == 1.0
+    assert after([(n * 1000, 2050) for n in range(4, 40)]).factor(POLICY) == 1.0
+    good = [(10_000, 11_000)] * 10
+    cut = after(good + [(n * 1000, 4096) for n in range(10, 40)])
+    assert cut.factor(POLICY) == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize("reported", [1, 50, 99_000_000])
+def test_b54_one_absurd_answer_changes_nothing(reported: int) -> None:
+    assert after([(5508, reported)]).factor(POLICY) == 1.0
+    assert after([(10_000, 11_000)] * 3 + [(10_000, reported)]).factor(POLICY) == pytest.approx(1.1)
+
+
+def test_what_lies_beyond_the_bounds_is_never_believed() -> None:
+    assert after([(5000, 50)] * 20).factor(POLICY) == 1.0
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 2.5, 3.5])
+def test_b49_an_unusual_ratio_that_lasts_is_believed_within_three_answers(ratio: float) -> None:
+    assert after([(10_000, 10_000 * ratio)] * 3).factor(POLICY) == pytest.approx(ratio)
+
+
 def test_a_large_prompt_counts_for_more_than_a_small_one() -> None:
     assert after([(100_000, 120_000), (2_000, 4_000)]).factor(POLICY) < 1.25
 

@@ -74,7 +74,6 @@ def test_every_strategy_alone_keeps_every_promise(case: Situation, name: str, su
 
 @given(cases(), SUMMARIES)
 def test_a_view_is_never_larger_than_what_it_was_made_from(case: Situation, summary: str | None) -> None:
-    case = without_sliding(case)
     plan = planned(case, NOTHING, summary)
     assert plan.tokens <= case.tokens(NOTHING)
 

@@ -74,7 +74,7 @@ async def proxied(
 ) -> AsyncIterator[Proxied]:
     """The proxy in front of this base URL; `fields` are those of its `Config` that are not at their default."""
     config = Config(
-        upstream=replace(options or UpstreamOptions(base_url), base_url=base_url),
+        upstream=replace(options or UpstreamOptions(base_url, slots=4), base_url=base_url),
         listen=Address("127.0.0.1", 0),
         log=LogOptions(LogLevel.DEBUG, LogFormat.JSON),
         models=(ModelRule("*", policy or ModelPolicy()),),

@@ -43,7 +43,11 @@ def limit(situation: Situation, edits: Edits) -> Edits:
     stop = _slide(situation, turns)
     if stop <= edits.start or not cuts.removes_something(situation, stop):
         return edits
-    return edits.with_cut(_cut(situation, edits, stop, carries_task=False))
+    cut = _cut(situation, edits, stop, carries_task=False)
+    slid = edits.with_cut(cut)
+    if situation.tokens(slid) >= situation.tokens(edits):  # what goes is shorter than the notice
+        slid = edits.with_cut(Cut(cut.stop, cut.summary, cut.summarised))
+    return slid
 
 
 def _slide(situation: Situation, turns: int) -> int:

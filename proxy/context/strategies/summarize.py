@@ -1,8 +1,9 @@
 """Old turns become a summary that a model writes.
 
 Rules. A summary that is there already is used before another is asked for. One is asked for only when the target needs
-it; it covers everything from the end of the one before to a safe cut, and continues that one. One that makes the view
-no smaller is not used. Without a summary this strategy changes nothing and the ladder goes on.
+it and it would bring the view under the trigger; it covers everything from the end of the one before to a safe cut,
+and continues that one. One that makes the view no smaller is not used. Without a summary this strategy changes nothing
+and the ladder goes on.
 """
 
 from proxy.context import cuts, summary
@@ -23,6 +24,8 @@ def plan(situation: Situation, edits: Edits) -> Edits | NeedSummary:
     stop = cuts.choose(situation, edits, size)
     if stop is None or stop in situation.summaries or (ready is not None and stop <= ready):
         return best
+    if cuts.size_after(situation, edits, stop, size) > limits.trigger:
+        return best  # head and newest round leave no room for a summary: the next request would need another
     return _need(situation, edits, ready, stop)
 
 
