@@ -51,8 +51,7 @@ def possible(situation: Situation, edits: Edits) -> list[int]:
 
 def removes_something(situation: Situation, stop: int) -> bool:
     """Whether a cut takes away more than the one message that comes back as the lead."""
-    lead = checkpoint.lead_index(situation.conversation, Cut(stop))
-    return stop > (1 if lead is not None and lead < stop else 0)
+    return stop > 1 or (stop == 1 and checkpoint.lead_index(situation.conversation, Cut(stop)) != 0)
 
 
 def carries_task(situation: Situation, stop: int) -> bool:
