@@ -275,7 +275,7 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
         seen = _expect(Measured, (yield Measure(request.model, view.messages)))
         verdict = case.rewritten(verdict, edits, seen.sizes)
     changes = case.changes(view, verdict)
-    verdict = replace(verdict, actions=changes.actions(edits))
+    verdict = replace(verdict, actions=changes.actions(edits), reason=case.reason(verdict))
     _refuse_overflow(verdict, terms)
 
     answer = yield Send(changes.applied_to(request.body), unencoded=changes.strip_usage)
@@ -499,6 +499,12 @@ class _Case:
             forwarded=round(raw * self.factor),
             summary_id=self.chain[covered - 1] if covered else None,
         )
+
+    def reason(self, verdict: Verdict) -> str:
+        """Why the prompt is larger than it should be; a fixed word for the log, empty when all is well."""
+        if self.budget is None or (verdict.forwarded or 0) <= self.budget.tokens:
+            return ""
+        return "observed_only" if self.terms.mode is not Mode.MANAGE else "over_budget"
 
     def changes(self, view: Conversation, verdict: Verdict) -> _Changes:
         """All that is changed in the body."""

@@ -36,6 +36,8 @@ from proxy.exchange import (
 from proxy.wire import chat
 from proxy.wire.usage import Usage
 
+GOES_ON = "(and so on, in as many words as it takes)"
+
 
 def count(text: str) -> int:
     """Four characters a token."""
@@ -136,8 +138,9 @@ class Desk:
         return Summarised(order.key, judged, None)
 
     def answer_to(self, order: Order) -> str | SideCallFailed:
-        """The summary model's answer."""
-        return self.summaries[min(self.side_calls, len(self.summaries)) - 1]
+        """The summary model's answer; a text goes on for as long as a summary has at least."""
+        given = self.summaries[min(self.side_calls, len(self.summaries)) - 1]
+        return f"{given} {GOES_ON}" if isinstance(given, str) and given and given[0] != "<" else given
 
     def learn(self, command: Learn) -> None:
         self.refuses_usage |= command.refuses_usage

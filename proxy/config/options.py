@@ -275,7 +275,7 @@ SUMMARY: Final = Section(
         Option(
             "max_tokens",
             kinds.whole(at_least=16),
-            "The longest summary.",
+            "The longest summary; never more than an eighth of the window.",
             "Raise it for long tasks with many facts.",
             unit="tokens",
         ),
@@ -369,7 +369,8 @@ MODELS: Final = Section(
         Option(
             "reserve_output",
             kinds.whole(),
-            "Kept free for the answer when a request names no limit of its own; at most half of the window.",
+            "Kept free for the answer when a request names no limit of its own; at most an eighth of the window. What a"
+            " request names itself is kept free up to a quarter.",
             "Raise it for models that answer or think at length.",
             unit="tokens",
         ),

@@ -139,10 +139,6 @@ class Conversation:
         """The last round; empty at 0 when there is no history."""
         return self.rounds[-1] if self.rounds else Round(0, 0)
 
-    def turn_of(self, index: int) -> int:
-        """The turn of a history message, counted from 1; 0 before the first real user message."""
-        return bisect_right(self.turn_starts, index)
-
     def call_answered_by(self, index: int) -> Call | None:
         """The call that the result at `index` answers: in its own round, by id, else by name, else the only one."""
         result = self.history[index]

@@ -6,7 +6,8 @@ Nothing here is called while serving: the promises are kept by construction, and
 1. The system head is the client's, byte for byte.
 2. No tool pair is broken: a result keeps its call, a call keeps its results, in their order and side by side.
 3. The newest message stays last, and its text survives in one piece.
-4. Apart from the message that leads after a cut, every message is the client's own or its content alone is replaced.
+4. Apart from the message that leads after a cut, every message is the client's own; of a tool result the content
+   alone may be replaced.
 5. History begins with a user message if it did before, or if anything was cut off.
 6. A real user message remains if there was one, the newest of them verbatim.
 7. No system message is added.

@@ -35,6 +35,8 @@ _UNOPENED = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.DOTALL | re.IG
 """Templates that open the block themselves leave a model's answer with its end alone."""
 
 _SHORTEST_ITEM = 200
+_SHORTEST_SUMMARY = 40
+"""Characters, about a sentence; small models answer "OK." to a long transcript."""
 
 OVERHEAD = 600
 """Tokens of the prompt, the fences and the message structure of a side call, rounded up."""
@@ -98,6 +100,8 @@ def accept(answer: str, source_characters: int) -> str | Rejected:
     text = _UNOPENED.sub("", _THOUGHT.sub("", answer)).strip().encode("utf-8", "replace").decode()
     if not any(map(str.isalnum, text)):
         return Rejected("empty")
+    if len(text) < min(_SHORTEST_SUMMARY, source_characters // 200):
+        return Rejected("says_nothing")
     if _FENCE in text or PROMPT[:60] in text:
         return Rejected("echo")
     if len(text) >= source_characters:

@@ -2,7 +2,8 @@
 
 Rules. A conversation is recognised by its chain: a request belongs to the one whose newest prefix its own history
 contains. The list is of this process alone, bounded, least recently seen first out; it decides nothing, so losing it
-costs nothing. An id is the chain's name of the history at its first sight and stays the same.
+costs nothing. Compactions and their age are counted from this process's first sight of them. An id is the chain's name
+of the history at its first sight and stays the same.
 """
 
 from collections import OrderedDict
@@ -46,8 +47,8 @@ class Ledger:
         self._clock = clock
         self._by_tip: OrderedDict[str, Conversation] = OrderedDict()
 
-    def note(self, chain: Sequence[str], verdict: Verdict) -> None:
-        """Take in one managed request."""
+    def note(self, chain: Sequence[str], verdict: Verdict, prepared: str = "") -> None:
+        """Take in one managed request; `prepared` names the prefix whose summary is being written ahead."""
         if not chain:
             return
         entry = self._found(chain) or Conversation(chain[-1], verdict.model)
@@ -63,6 +64,8 @@ class Ledger:
             entry.cut_at = now
             named = [key for key in (verdict.checkpoint_id, verdict.summary_id) if key]
             entry.keys = [*entry.keys, *named][-_LOOK_BACK:]
+        if prepared:
+            entry.keys = [*entry.keys, prepared][-_LOOK_BACK:]
         entry.checkpoint = verdict.checkpoint_id
 
     def listed(self) -> list[dict[str, object]]:

@@ -68,7 +68,7 @@ def build(options: LogOptions, stream: TextIO | None = None) -> FilteringBoundLo
     target = sys.stderr if stream is None else stream
     console = options.format is LogFormat.CONSOLE or (options.format is LogFormat.AUTO and target.isatty())
     renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=target.isatty())
+        structlog.dev.ConsoleRenderer(colors=target.isatty(), sort_keys=False)
         if console
         else structlog.processors.JSONRenderer(_as_json)
     )
@@ -76,7 +76,7 @@ def build(options: LogOptions, stream: TextIO | None = None) -> FilteringBoundLo
         structlog.WriteLogger(target),
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.TimeStamper(fmt="%H:%M:%S" if console else "iso", utc=not console),
             _exceptions_as_places,
             redact,
             renderer,

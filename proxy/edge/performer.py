@@ -106,7 +106,8 @@ class Surroundings:
 class Performer:
     """Performs the commands of one exchange.
 
-    `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known.
+    `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known,
+    `prepared` the prefix whose summary is being written ahead, if any.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Performer:
         self._reply: Reply | None = None
         self._already = b""
         self.chain: tuple[str, ...] = ()
+        self.prepared = ""
         self.spent: dict[str, float] = {}
 
     async def run(self, course: Exchange) -> Verdict:
@@ -185,6 +187,7 @@ class Performer:
         return replace(memory, may_ask=False)
 
     async def _prepare(self, command: Prepare) -> None:
+        self.prepared = command.order.key
         self._around.summaries.prepare(command, self._who, self._origin)
 
     async def _measure(self, command: Measure) -> Measured:

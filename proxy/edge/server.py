@@ -195,7 +195,7 @@ class Server:
                 visit.verdict = await performer.run(manage(request, terms))
             visit.upstream_status = visit.verdict.status
             self._note_unknown_window(visit.verdict)
-            self._around.ledger.note(performer.chain, visit.verdict)
+            self._around.ledger.note(performer.chain, visit.verdict, performer.prepared)
         finally:
             performer.close()
             visit.spent = performer.spent

@@ -144,7 +144,7 @@ class RedisStore:
 
     def _unavailable(self, error: BaseException) -> StoreUnavailable:
         first = error
-        while first.__context__ is not None:
+        while first.__context__ is not None and not isinstance(first.__context__, asyncio.CancelledError):
             first = first.__context__
         return StoreUnavailable(f"Redis at {self._place} does not serve: {type(first).__name__}")
 

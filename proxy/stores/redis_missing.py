@@ -11,5 +11,5 @@ async def open_redis(url: str, bounds: Bounds, tell: Tell) -> Opened:
     """Raises `ConfigError`, always."""
     raise ConfigError(
         "store: the package redis, which a redis:// or rediss:// store needs, is not installed;"
-        " install it with: pip install 'transom[redis]'"
+        " install it with: pip install redis"
     )

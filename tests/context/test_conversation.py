@@ -73,11 +73,6 @@ def test_leading_system_and_developer_messages_are_the_head_and_later_ones_are_h
     assert [m.kind for m in talk.history] == [Kind.USER, Kind.SYSTEM]
 
 
-def test_turns_are_counted_from_one_and_zero_is_before_the_first() -> None:
-    talk = read([{"role": "assistant", "content": "hi"}, user(), calls("a"), result("a"), user()])
-    assert [talk.turn_of(i) for i in range(5)] == [0, 1, 1, 1, 2]
-
-
 def test_text_is_read_from_strings_and_parts_and_other_parts_are_media() -> None:
     parts = [
         {"type": "text", "text": "look"},

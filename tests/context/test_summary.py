@@ -102,6 +102,11 @@ def test_b24_only_a_shorter_text_that_says_something_passes(answer: str, expecte
     assert summary.accept(answer, 100) == expected
 
 
+def test_a_few_words_for_a_long_source_are_no_summary() -> None:
+    assert summary.accept("OK, done.", 8000) == Rejected("says_nothing")
+    assert summary.accept("OK, done.", 1000) == "OK, done."
+
+
 def test_the_prompt_names_the_length_and_may_be_replaced() -> None:
     assert "at most 300 words" in ordered({"role": "user", "content": "x"}).system
     own = summary.order(

@@ -355,8 +355,8 @@ async def test_hundreds_of_calls_at_once_share_a_bounded_number_of_connections(
     redis_server: RedisServer, probe: Redis
 ) -> None:
     async with opened(redis_server.url) as store:
-        claims = [store.claim(f"{number}", b"%d" % number) for number in range(500)]
-        assert await asyncio.gather(*claims) == [b"%d" % number for number in range(500)]
+        claims = [store.claim(f"{number}", b"%d" % number) for number in range(200)]
+        assert await asyncio.gather(*claims) == [b"%d" % number for number in range(200)]
         assert int((await probe.info("clients"))["connected_clients"]) <= 70
 
 
@@ -387,7 +387,7 @@ def test_without_the_client_all_else_works_and_a_redis_store_says_what_to_instal
     )
     claimed, told = done.stdout.splitlines()
     assert claimed == "b'1'"
-    assert told.endswith("pip install 'transom[redis]'")
+    assert told.endswith("pip install redis")
 
 
 def test_bounds_of_zero_age_are_still_an_age_that_redis_takes() -> None:
