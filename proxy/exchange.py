@@ -36,6 +36,9 @@ class LookUp:
     chain: tuple[str, ...]
     """Keys of ever longer prefixes of the history, shortest first."""
 
+    digests: tuple[bytes, ...] = ()
+    """One for each message of the history."""
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -118,10 +121,14 @@ class SideCallFailed:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Store edits under a key unless something is there. Outcome: the `Edits` that are there then."""
+    """Store edits under a key unless something is there. Outcome: the `Edits` that are there then.
+
+    `replaces`: what is there is what these edits were planned from, and gives way to them.
+    """
 
     key: str
     edits: Edits
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +262,8 @@ Exchange = Generator[Command, Outcome, Verdict]
 def manage(request: ChatRequest, terms: Terms) -> Exchange:
     """The exchange of one chat request. Raises `ContextOverflow` where the policy is to refuse."""
     chain = _chain(request, terms)
-    memory = _expect(Memory, (yield LookUp(request.model, chain)))
+    digests = tuple(message.digest for message in request.conversation.history)
+    memory = _expect(Memory, (yield LookUp(request.model, chain, digests)))
     measured = _expect(
         Measured, (yield Measure(request.model, request.conversation.messages, request.extras))
     )
@@ -268,7 +276,8 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
     edits, checkpoint_id = step.edits, memory.checkpoint_id if step.edits else None
     if edits and edits != memory.edits:
         checkpoint_id = case.key_for(edits)
-        edits = _expect(Edits, (yield Save(checkpoint_id, edits)))
+        replaces = checkpoint_id == memory.checkpoint_id
+        edits = _expect(Edits, (yield Save(checkpoint_id, edits, replaces)))
     verdict = case.verdict(draft.side_calls, checkpoint_id)
     view = checkpoint.apply(request.conversation, edits)
     if edits:
@@ -454,7 +463,7 @@ class _Case:
         )
         order = Order(self.chain[need.stop - 1], body, sum(map(_characters, source)) + len(need.previous))
         start = max(need.start, self.memory.edits.start if self.memory.edits else 0)
-        return order, frozenset(self.chain[start:])
+        return order, frozenset(self.chain[start : self.situation.protected_from])
 
     def _summary_tokens(self) -> int:
         """The most tokens that the summary may have, by the window that it will stand in."""

@@ -102,6 +102,9 @@ class Desk:
             case Prepare(order=order):
                 self.summarise(order)
                 return None
+            case Save(key=key, edits=edits, replaces=True):
+                self.checkpoints[key] = edits
+                return edits
             case Save(key=key, edits=edits):
                 return self.checkpoints.setdefault(key, self.on_save or edits)
             case Send():

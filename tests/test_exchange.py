@@ -217,6 +217,19 @@ def test_deeper_edits_on_the_same_prefix_are_not_lost_to_the_shallower_ones_befo
     assert desk.run(body(*talk)).actions == second.actions
 
 
+def test_a_deeper_plan_for_the_very_same_history_replaces_the_one_before() -> None:
+    desk = Desk(replace(SMALL, window=2000, strategies=("elide", "drop")))
+    desk.run(body(*agent(16)))
+    tools = [
+        {"type": "function", "function": {"name": f"tool{n}", "description": "d" * 200}} for n in range(12)
+    ]
+    verdict = desk.run(body(*agent(16), tools=tools))
+    assert verdict.trigger is not None
+    assert verdict.forwarded is not None
+    assert verdict.forwarded <= verdict.trigger
+    assert desk.run(body(*agent(16), tools=tools)).forwarded == verdict.forwarded
+
+
 def test_no_summary_is_asked_for_where_head_and_newest_round_leave_no_room_for_one() -> None:
     desk = Desk(SMALL)
     fixed = {"role": "system", "content": "rule " * 560}

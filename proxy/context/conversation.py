@@ -7,6 +7,7 @@ assistant message or a real user message, and never inside a round.
 """
 
 import hashlib
+import json
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,9 +82,9 @@ class Message:
     def digest(self) -> bytes:
         """16 bytes over what reaches the model; reasoning is left out, since some clients drop it on resend."""
         calls = [field for call in self.calls for field in (call.id, call.name, call.arguments)]
-        media = [field for part in self.media for field in (part.kind, part.source)]
+        media = [field for part in self.media for field in (part.kind, part.source, part.detail)]
         counts = (str(len(calls)), str(len(media)))
-        return digest_of(self.role, self.text, self.name, self.answers, *counts, *calls, *media)
+        return digest_of(self.role, self.text, self.refusal, self.name, self.answers, *counts, *calls, *media)
 
     @property
     def is_user(self) -> bool:
@@ -235,7 +236,8 @@ def _kind(role: str, text: str) -> Kind:
 def _content(content: object) -> tuple[str, tuple[Media, ...]]:
     """Text parts joined by line feeds, and the other parts."""
     if not isinstance(content, list):
-        return _text(content), ()
+        odd = content is not None and not isinstance(content, str)
+        return _text(content), (Media("unknown", _likeness(content), ""),) if odd else ()
     parts = [_fields(part) for part in content]
     # Models see a part's text whatever the part's type is called; `text` may be missing or null.
     texts = [_text(part.get("text")) for part in parts if "text" in part]
@@ -255,7 +257,13 @@ def _media(part: dict[str, object]) -> Media:
         ),
         "",
     )
-    return Media(kind, source, _text(fields.get("detail")))
+    return Media(kind, source or _likeness(part), _text(fields.get("detail")))
+
+
+def _likeness(value: object) -> str:
+    """What stands for a value that is not understood: the same for the same value, whatever the order of its keys."""
+    kept = {k: v for k, v in value.items() if k != "cache_control"} if isinstance(value, dict) else value
+    return "digest:" + digest_of(json.dumps(kept, sort_keys=True)).hex()
 
 
 def _calls(fields: dict[str, object]) -> Iterator[Call]:

@@ -54,9 +54,7 @@ class Memories:
         return Memory(
             edits=edits,
             checkpoint_id=key,
-            summaries={
-                each: text.decode("utf-8", "surrogatepass") for each, text in written if text is not None
-            },
+            summaries={each: text for each, value in written if (text := _text(value))},
             may_ask=self._shared(),
             calibration=_calibration(known),
             refuses_usage=refusal is not None,
@@ -73,9 +71,12 @@ class Memories:
             if taught is not known:
                 self._lessons.put(key, msgspec.json.encode(taught))
 
-    async def save(self, key: str, edits: Edits) -> Edits:
-        """Store edits unless there are some; those that are there afterwards."""
+    async def save(self, key: str, edits: Edits, *, replaces: bool = False) -> Edits:
+        """Store edits unless there are some, or in their place; those that are there afterwards."""
         try:
+            if replaces:
+                await self._store.write({key: checkpoint.encode(edits)})
+                return edits
             winner = await self._store.claim(key, checkpoint.encode(edits))
         except StoreUnavailable:
             return edits
@@ -84,7 +85,7 @@ class Memories:
     async def keep(self, key: str, text: str) -> None:
         """Store a summary of the prefix that this key names, for when it is needed."""
         with contextlib.suppress(StoreUnavailable):
-            await self._store.write({f"{_SUMMARY}:{key}": text.encode("utf-8", "surrogatepass")})
+            await self._store.write({f"{_SUMMARY}:{key}": text.encode("utf-8", "replace")})
 
     async def forget(self, keys: Sequence[str]) -> None:
         """Forget the checkpoints and summaries under these keys. Raises StoreUnavailable."""
@@ -107,10 +108,20 @@ _CODEC: Final = msgspec.json.Decoder(Calibration)
 
 
 def _newest(chain: Sequence[str], values: Sequence[bytes | None]) -> tuple[str, Edits] | tuple[None, None]:
-    for key, value in zip(reversed(chain), reversed(values), strict=True):
-        if value is not None and (edits := checkpoint.decode(value)) is not None:
-            return key, edits
+    for length in range(len(chain), 0, -1):
+        value = values[length - 1]
+        edits = None if value is None else checkpoint.decode(value)
+        if edits is not None and edits.speaks_about <= length:
+            return chain[length - 1], edits
     return None, None
+
+
+def _text(stored: bytes | None) -> str:
+    """A stored summary; empty where there is none that can be read."""
+    try:
+        return "" if stored is None else stored.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
 
 
 def _calibration(stored: bytes | None) -> Calibration:

@@ -6,7 +6,7 @@ it is relayed; then it is relayed verbatim, unless another call was made instead
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
 from proxy.context.calibration import CalibrationPolicy
@@ -62,8 +62,8 @@ class Remembers(Protocol):
         """Take in what an answer taught."""
         ...
 
-    async def save(self, key: str, edits: Edits) -> Edits:
-        """Store edits unless there are some; those that are there afterwards."""
+    async def save(self, key: str, edits: Edits, *, replaces: bool) -> Edits:
+        """Store edits unless there are some, or in their place; those that are there afterwards."""
         ...
 
     async def keep(self, key: str, text: str) -> None:
@@ -167,7 +167,7 @@ class Performer:
             case Prepare():
                 return self._prepare(command)
             case Save():
-                return self._around.memories.save(command.key, command.edits)
+                return self._around.memories.save(command.key, command.edits, replaces=command.replaces)
             case Send():
                 return self._send(command)
             case Relay():
@@ -180,11 +180,9 @@ class Performer:
     async def _recall(self, command: LookUp) -> Memory:
         self.chain = command.chain
         memory = await self._around.memories.recall(command.model, command.chain)
-        if memory.edits or memory.summaries:
-            self._around.summaries.matched(self._who)
-        if self._around.summaries.is_worth_asking(self._who):
-            return memory
-        return replace(memory, may_ask=False)
+        matched = bool(memory.edits or memory.summaries)
+        self._around.summaries.note_history(self._who, command.digests, matched=matched)
+        return memory
 
     async def _prepare(self, command: Prepare) -> None:
         self.prepared = command.order.key

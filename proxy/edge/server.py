@@ -366,7 +366,8 @@ def _read(origin: Origin, body: bytes, reader: Reader) -> ChatRequest:
 def _tenant(origin: Origin, options: Tenant) -> str:
     """A keyed digest: no two tenants share anything, and no store ever holds a credential (B117)."""
     name = options.header.lower().encode("latin-1")
-    said = headers.find(origin.fields, name) if name else headers.credential(origin.fields)
+    # Who sends no such header is told apart by the credential: never are all of them one tenant.
+    said = (headers.find(origin.fields, name) if name else None) or headers.credential(origin.fields)
     secret = options.secret.reveal().encode()[:64] if options.secret else b""
     return hashlib.blake2b(said or b"", key=secret, digest_size=16, person=b"transom tenant").hexdigest()
 

@@ -5,13 +5,13 @@ waiter that leaves does not end it. A call runs to its own deadline, so that a c
 summary that was judged good is stored, and failure text goes nowhere. After a failure that tenant's model is left
 alone for a while that doubles, up to a bound, and ends with the first success. What is prepared ahead waits until no
 main call is under way, and is promoted when a request needs it. A client that slides its own window never finds a
-summary again: after two that nobody came back to, its model gets none until something matches. No side call outlives
-the process.
+summary again: where histories begin in the midst of an earlier one, no call is begun until one matches. No side call
+outlives the process.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -29,8 +29,12 @@ LONGEST_PAUSE: Final = 300.0
 PATIENCE: Final = 60.0
 """Seconds that a prepared side call waits for a moment without main calls; then it is given up, for now."""
 
-MOST_UNUSED: Final = 2
-"""Side calls in a row whose summaries no later request found, after which that tenant's model gets none."""
+MOST_SLIDES: Final = 2
+"""Requests in a row that began in the midst of an earlier history, after which that tenant's model gets no summary."""
+
+_RECENT: Final = 8
+_MOST_DIGESTS: Final = 1000
+"""Requests of one tenant's model that are remembered for that, and messages of each (16 bytes a message)."""
 
 _MOST_DONE: Final = 256
 _MOST_TENANTS: Final = 4096
@@ -60,12 +64,14 @@ class _Standing:
     """What side calls for one tenant's model have been worth.
 
     failures  in a row            until   when none is made (seconds of the loop's clock)
-    unused    made since one was last found again by a later request
+    slides    requests since the last match whose history began in the midst of a recent one
+    recent    messages of recent histories, all but the first of each
     """
 
     failures: int = 0
     until: float = 0.0
-    unused: int = 0
+    slides: int = 0
+    recent: deque[frozenset[bytes]] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
 
 @dataclass(slots=True)
@@ -108,8 +114,8 @@ class Summaries:
         job = next((job for job in self._jobs.values() if job.key in ask.welcome), None)
         shared = job is not None
         if job is None:
-            if self._is_troubled(who):
-                return SideCallFailed("backing_off")
+            if not self._may_begin(who):
+                return SideCallFailed("held_back")
             job = self._start(ask.order, who, origin)
         job.wanted.set()
         outcome = await asyncio.shield(job.task)
@@ -118,7 +124,7 @@ class Summaries:
     def prepare(self, prepare: Prepare, who: str, origin: Origin) -> None:
         """Have the summary written in the background, unless one of this conversation is on its way."""
         known = not prepare.welcome.isdisjoint(self._jobs) or not prepare.welcome.isdisjoint(self._done)
-        if not self._prepares or known or self._is_troubled(who) or len(self._jobs) >= _MOST_PREPARING:
+        if not self._prepares or known or not self._may_begin(who) or len(self._jobs) >= _MOST_PREPARING:
             return
         self._start(prepare.order, who, origin, ahead=True)
 
@@ -127,14 +133,20 @@ class Summaries:
         for key in keys:
             self._done.pop(key, None)
 
-    def matched(self, who: str) -> None:
-        """A request has found a checkpoint or a summary of an earlier one."""
-        if who in self._standings:
-            self._standings[who].unused = 0
+    def note_history(self, who: str, digests: Sequence[bytes], *, matched: bool) -> None:
+        """Take in a request's history; `matched`: a checkpoint or a summary of an earlier one was found for it."""
+        if not digests:
+            return
+        standing = self._standing(who)
+        slid = any(digests[0] in earlier for earlier in standing.recent)
+        standing.slides = 0 if matched else standing.slides + slid
+        standing.recent.append(frozenset(digests[1:_MOST_DIGESTS]))
 
-    def is_worth_asking(self, who: str) -> bool:
-        """Whether summaries of this tenant's model are found again at all."""
-        return who not in self._standings or self._standings[who].unused < MOST_UNUSED
+    def _may_begin(self, who: str) -> bool:
+        standing = self._standings.get(who)
+        if standing is None:
+            return True
+        return asyncio.get_running_loop().time() >= standing.until and standing.slides < MOST_SLIDES
 
     @contextmanager
     def main_call(self) -> Iterator[None]:
@@ -156,7 +168,6 @@ class Summaries:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start(self, order: Order, who: str, origin: Origin, *, ahead: bool = False) -> _Job:
-        self._standing(who).unused += 1
         wanted = asyncio.Event()
         course = self._ahead(order, who, origin, wanted) if ahead else self._make(order, who, origin)
         job = _Job(order.key, asyncio.create_task(course), wanted)
@@ -211,15 +222,10 @@ class Summaries:
             completion_tokens=outcome.usage.completion_tokens if outcome.usage else None,
         )
 
-    def _is_troubled(self, who: str) -> bool:
-        standing = self._standings.get(who)
-        return standing is not None and asyncio.get_running_loop().time() < standing.until
-
     def _note_trouble(self, who: str) -> None:
         standing = self._standing(who)
         pause = min(self._first_pause * 2**standing.failures, LONGEST_PAUSE)
         standing.failures = min(standing.failures + 1, 16)
-        standing.unused = 0  # what failed could not be found again
         standing.until = asyncio.get_running_loop().time() + pause
 
     def _standing(self, who: str) -> _Standing:

@@ -53,6 +53,27 @@ def test_what_reaches_the_model_changes_a_digest(other: dict[str, Any]) -> None:
     assert digest(role="user", content="hello") != digest(**other)
 
 
+PARTS: list[dict[str, Any]] = [
+    {"type": "json", "json": {"balance": 1}},
+    {"type": "image", "source": {"data": "AAAA"}},
+    {"type": "image_url", "image_url": {"url": "x", "detail": "low"}},
+    {"type": "thinking", "thinking": [{"text": "a"}]},
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_is_not_understood_is_told_apart_by_all_that_it_holds(part: dict[str, Any]) -> None:
+    other = json.loads(json.dumps(part).replace("1", "2").replace("AAAA", "BBBB").replace("low", "high"))
+    other = json.loads(json.dumps(other).replace('"a"', '"b"'))
+    marked = {**part, "cache_control": {"type": "ephemeral"}}
+    assert digest(role="tool", content=[part]) != digest(role="tool", content=[other])
+    assert digest(role="tool", content=[part]) == digest(role="tool", content=[marked])
+    assert digest(role="tool", content={"a": 1}) != digest(role="tool", content={"a": 2})
+    assert digest(role="assistant", content=None, refusal="a") != digest(
+        role="assistant", content=None, refusal="b"
+    )
+
+
 def test_fields_cannot_slide_into_each_other() -> None:
     assert digest(role="user", content="ab", name="c") != digest(role="user", content="a", name="bc")
 

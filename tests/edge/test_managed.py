@@ -389,7 +389,7 @@ class FailingMemories(Memories):
         self._fail("recall")
         return await super().recall(model, chain)
 
-    async def save(self, key: str, edits: Edits) -> Edits:
+    async def save(self, key: str, edits: Edits, *, replaces: bool = False) -> Edits:
         self._fail("save")
         return await super().save(key, edits)
 

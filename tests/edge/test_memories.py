@@ -12,8 +12,9 @@ from proxy.exchange import Learn, Memory
 from proxy.stores.memory import MemoryStore
 
 CHAIN = ("aa", "bb", "cc")
-ONE = Edits(Cut(1, notice="one"))
-TWO = Edits(Cut(2, notice="two"))
+ONE = Edits(Cut(0, notice="one"))
+TWO = Edits(Cut(1, notice="two"))
+TOO_DEEP = Edits(Cut(500, notice="far behind the end"))
 BOUNDS = CalibrationPolicy(min_tokens=10)
 
 
@@ -43,16 +44,17 @@ async def test_a_checkpoint_that_cannot_be_read_gives_way_to_an_older_one() -> N
     kept = store()
     memories = Memories(kept, "u")
     await memories.save("aa", ONE)
-    await kept.write({"cc": b"from another version"})
+    await kept.write({"cc": b"from another version", "summary:cc": b"\xff\xfe"})
+    await memories.save("bb", TOO_DEEP)
     found = await memories.recall("m", CHAIN)
-    assert (found.edits, found.checkpoint_id) == (ONE, "aa")
+    assert (found.edits, found.checkpoint_id, found.summaries) == (ONE, "aa", {})
 
 
 async def test_a_summary_that_was_kept_waits_under_its_prefix() -> None:
     memories = Memories(store(), "u")
     await memories.keep("bb", "They talked. \ud83d")
     await memories.keep("elsewhere", "x")
-    assert (await memories.recall("m", CHAIN)).summaries == {"bb": "They talked. \ud83d"}
+    assert (await memories.recall("m", CHAIN)).summaries == {"bb": "They talked. ?"}
 
 
 @pytest.mark.parametrize("model", ["m", "", "org/model:tag", "modèle \ud83d"])

@@ -149,7 +149,7 @@ async def test_b110_b111_after_a_failure_that_tenants_model_is_left_alone_for_a_
         made.model.gate.set()
         made.model.fails = True
         assert await made.summaries.get(ask(), "who", ORIGIN) == SideCallFailed("status_500", Usage(7, None))
-        assert await made.summaries.get(ask(), "who", ORIGIN) == SideCallFailed("backing_off")
+        assert await made.summaries.get(ask(), "who", ORIGIN) == SideCallFailed("held_back")
         made.model.fails = False
         assert isinstance(await made.summaries.get(ask(), "someone else", ORIGIN), Summarised)
         assert made.model.asked == 2
@@ -162,6 +162,38 @@ async def test_b110_when_the_pause_is_over_it_is_tried_again() -> None:
         await made.summaries.get(ask(), "who", ORIGIN)
         made.model.fails = False
         assert isinstance(await made.summaries.get(ask(), "who", ORIGIN), Summarised)
+
+
+async def test_histories_that_begin_in_the_midst_of_earlier_ones_get_no_side_call_until_one_matches() -> None:
+    messages = [bytes([number]) for number in range(9)]
+    async with bench() as made:
+        made.model.gate.set()
+        for start in range(3):
+            made.summaries.note_history("who", messages[start : start + 5], matched=False)
+        assert await made.summaries.get(ask(), "who", ORIGIN) == SideCallFailed("held_back")
+        made.summaries.note_history("who", messages, matched=True)
+        assert isinstance(await made.summaries.get(ask(), "who", ORIGIN), Summarised)
+
+
+async def test_new_conversations_one_after_the_other_are_no_sliding_client() -> None:
+    async with bench() as made:
+        made.model.gate.set()
+        for number in range(9):
+            made.summaries.note_history("who", [bytes([number]), bytes([100 + number])], matched=False)
+        assert isinstance(await made.summaries.get(ask(), "who", ORIGIN), Summarised)
+
+
+async def test_a_call_under_way_is_shared_with_whoever_may_begin_none() -> None:
+    messages = [bytes([number]) for number in range(9)]
+    async with bench() as made:
+        first = asyncio.create_task(made.summaries.get(ask(), "who", ORIGIN))
+        await made.model.called.wait()
+        for start in range(3):
+            made.summaries.note_history("who", messages[start : start + 5], matched=False)
+        made.model.gate.set()
+        second = await made.summaries.get(ask(), "who", ORIGIN)
+        assert isinstance(second, Summarised)
+        assert isinstance(await first, Summarised)
 
 
 async def test_what_is_prepared_waits_until_no_main_call_is_under_way() -> None:

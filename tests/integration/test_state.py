@@ -81,6 +81,10 @@ async def test_after_a_sliding_client_a_growing_one_gets_summaries_again() -> No
 async def test_tenants_are_told_apart_by_a_header_where_credentials_rotate() -> None:
     tenant = Tenant("X-Tenant", Secret("k"))
     async with strict() as upstream, proxied(upstream.url, policy=POLICY, tenant=tenant) as proxy:
+        for key in ("3", "4"):
+            await post(proxy.url, talk(12), ("Authorization", f"Bearer {key}"))
+        assert len(upstream.side_calls) == 2, "without the header the credential tells them apart"
+        upstream.calls.clear()
         for who, key in (("ada", "1"), ("ada", "2"), ("bob", "2")):
             await post(proxy.url, talk(12), ("X-Tenant", who), ("Authorization", f"Bearer {key}"))
         assert len(upstream.side_calls) == 2
