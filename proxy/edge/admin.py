@@ -52,11 +52,13 @@ async def _state(path: str, around: Surroundings) -> Reply:
 
 async def _forget(path: str, around: Surroundings) -> Reply:
     """Forget a conversation's checkpoints: its next request is planned from nothing. Raises StoreUnavailable."""
-    keys = around.ledger.forget(path.rpartition("/")[2])
+    id_ = path.rpartition("/")[2]
+    keys = around.ledger.keys_of(id_)
     if keys is None:
         return 404, chat.error_body("No conversation with this id is listed here.", _KIND, "not_found")
     await around.memories.forget(keys)
     around.summaries.forget(keys)
+    around.ledger.strike(id_)
     return 200, msgspec.json.encode({"forgotten": len(keys)})
 
 

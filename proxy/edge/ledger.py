@@ -89,10 +89,14 @@ class Ledger:
             for entry in reversed(self._by_tip.values())
         ]
 
-    def forget(self, id_: str) -> list[str] | None:
-        """Strike a conversation off; the keys of its checkpoints, or None when there is no such conversation."""
-        tip = next((tip for tip, entry in self._by_tip.items() if entry.id == id_), None)
-        return None if tip is None else self._by_tip.pop(tip).keys
+    def keys_of(self, id_: str) -> list[str] | None:
+        """The keys of a conversation's checkpoints and summaries, or None when there is no such conversation."""
+        return next((entry.keys for entry in self._by_tip.values() if entry.id == id_), None)
+
+    def strike(self, id_: str) -> None:
+        """List a conversation no longer."""
+        for tip in [tip for tip, entry in self._by_tip.items() if entry.id == id_]:
+            del self._by_tip[tip]
 
     def _found(self, chain: Sequence[str]) -> Conversation | None:
         tip = next((key for key in reversed(chain[-_LOOK_BACK:]) if key in self._by_tip), None)

@@ -54,8 +54,9 @@ def test_forgetting_gives_the_keys_of_all_checkpoints_and_strikes_the_row() -> N
     ledger = Ledger(Clock())
     ledger.note(chain("a"), replace(VERDICT, checkpoint_id="k1"))
     ledger.note(chain("a", "b"), replace(VERDICT, checkpoint_id="k2"))
-    assert ledger.forget("a") == ["k1", "k2"]
-    assert ledger.forget("a") is None
+    assert ledger.keys_of("a") == ["k1", "k2"]
+    ledger.strike("a")
+    assert ledger.keys_of("a") is None
     assert ledger.listed() == []
 
 
