@@ -6,7 +6,6 @@ can find what it looks for, and on a near miss that it leaves the rest alone.
 """
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -510,68 +509,3 @@ def test_no_function_is_too_complex() -> None:
 def test_complexity_is_measured_to_the_branch(branches: int, status: int) -> None:
     text = _branches(branches).replace("def f(x):", "def f(x):  # noqa: C901", 1)
     assert _ruff_complexity("--stdin-filename", "planted.py", "-", text=text).returncode == status
-
-
-# The project speaks of itself alone. Recorded conversations say what they say; they are data and not searched.
-
-MACHINE: Final = re.compile(
-    r"(?<![\w./-])/(?:work|tmp/brief|opt/wheels)/"
-    r"|\bhelper agents?\b"
-    r"|\b(?:this|our|another|the (?:next|last|previous)|an? (?:earlier|later)) (?:coding |working )?session\b"
-    r"|\bfiled by\b",
-    re.IGNORECASE,
-)
-DATA_SUFFIXES: Final = frozenset({".jsonl", ".sse", ".gz", ".png"})
-
-
-def machine_talk(text: str) -> Iterator[str]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if MACHINE.search(line):
-            yield f"{number}: {line.strip()}"
-
-
-def _listed_files() -> Sequence[str]:
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listing = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    return sorted(set(listing.stdout.split("\0")) - {""}) if listing.returncode == 0 else []
-
-
-def test_no_file_speaks_of_the_machine_that_it_was_written_on() -> None:
-    names = _listed_files()
-    if not names:
-        pytest.skip("not a git checkout, so there is no list of the project's own files")
-    found = []
-    for name in names:
-        path = ROOT / name
-        if (
-            path == ROOT / "tests/architecture/test_smells.py"
-            or path.suffix in DATA_SUFFIXES
-            or not path.is_file()
-        ):
-            continue
-        found += [
-            f"{name}:{line}" for line in machine_talk(path.read_text(encoding="utf-8", errors="replace"))
-        ]
-    assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["see /work/shared/design.md", "open('/tmp/brief/x')", "done in another session", "by a helper agent"],
-)
-def test_planted_machine_talk_is_found(text: str) -> None:
-    assert list(machine_talk(f"first line\n{text}\n"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "aiohttp.ClientSession",
-        "no session id is needed",
-        "src/work/queue.py",
-        "https://example.org/work/",
-        "a framework/",
-    ],
-)
-def test_ordinary_words_are_no_machine_talk(text: str) -> None:
-    assert not list(machine_talk(text))
