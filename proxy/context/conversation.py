@@ -206,8 +206,17 @@ def digest_of(*fields: str) -> bytes:
 
 
 def read_message(raw: bytes) -> Message:
-    """The reading of one raw message; total over JSON values. Raises `rawjson.NotJSON` for what is no JSON."""
-    value = rawjson.value(raw)
+    """The reading of one raw message; total over JSON values.
+
+    Raises `rawjson.NotJSON` for what is no JSON, or nested too deeply to be looked into.
+    """
+    try:
+        return _reading(raw, rawjson.value(raw))
+    except RecursionError as cause:
+        raise rawjson.NotJSON("nested too deeply") from cause
+
+
+def _reading(raw: bytes, value: object) -> Message:
     if not isinstance(value, dict):
         return Message(raw, Kind.OTHER, "", "")
     fields = cast(dict[str, object], value)

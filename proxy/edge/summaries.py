@@ -32,12 +32,13 @@ PATIENCE: Final = 60.0
 MOST_SLIDES: Final = 2
 """Requests in a row that began in the midst of an earlier history, after which that tenant's model gets no summary."""
 
-_RECENT: Final = 8
-_MOST_DIGESTS: Final = 1000
-"""Requests of one tenant's model that are remembered for that, and messages of each (16 bytes a message)."""
+_RECENT: Final = 4
+_MOST_DIGESTS: Final = 64
+"""Requests of one tenant's model that are remembered for that, and messages from the beginning of each: a window slides
+by a few. With `_MOST_TENANTS` some 30 MB at the very most."""
 
 _MOST_DONE: Final = 256
-_MOST_TENANTS: Final = 4096
+_MOST_TENANTS: Final = 1024
 _MOST_PREPARING: Final = 32
 
 Outcome = Summarised | SideCallFailed

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,6 +101,20 @@ def test_no_safe_cut_parts_a_result_from_its_call(talk: Conversation) -> None:
     for cut in talk.safe_cuts:
         assert talk.history[cut].kind in (Kind.USER, Kind.ASSISTANT)
         assert not any(r.start < cut < r.stop for r in talk.rounds)
+
+
+@pytest.mark.parametrize("depth", [100, 500, 900, 950, 980, 990, 1000, 100_000])
+def test_b123_nesting_of_any_depth_is_read_or_refused_and_raises_nothing_else(depth: int) -> None:
+    nested = b"[" * depth + b"]" * depth
+    for raw in (
+        b'{"role":"user","content":[{"type":"x","x":' + nested + b"}]}",
+        b'{"role":"user","content":{"x":' + nested + b"}}",
+        b'{"role":"assistant","tool_calls":[{"function":{"arguments":' + nested + b"}}]}",
+    ):
+        try:
+            assert conversation.read_message(raw).raw == raw
+        except rawjson.NotJSON:
+            assert depth > 500
 
 
 ANY_JSON = st.recursive(

@@ -1,6 +1,7 @@
 """What `/-/state` shows and forgets, tenants by header, and clients that slide their own window."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -55,24 +56,25 @@ async def test_an_unknown_id_is_a_404_and_another_method_a_405() -> None:
         assert upstream.requests == []
 
 
+def sliding(steps: int) -> Iterator[bytes]:
+    """The requests of a client that keeps the newest 27 messages itself."""
+    body = json.loads(talk(30))
+    system, *history = body["messages"]
+    for start in range(0, 2 * steps, 2):
+        yield json.dumps({**body, "messages": [system, *history[start : start + 27]]}).encode()
+
+
 async def test_a_client_that_slides_its_own_window_causes_no_side_call_a_turn() -> None:
     async with strict() as upstream, proxied(upstream.url, policy=POLICY) as proxy:
-        body = json.loads(talk(30))
-        system, *history = body["messages"]
-        for start in range(0, 30, 2):
-            window = {**body, "messages": [system, *history[start : start + 27]]}
-            answer = await post(proxy.url, json.dumps(window).encode())
-            assert answer.status == 200
+        for request in sliding(15):
+            assert (await post(proxy.url, request)).status == 200
         assert len(upstream.side_calls) == 2
 
 
 async def test_after_a_sliding_client_a_growing_one_gets_summaries_again() -> None:
     async with strict() as upstream, proxied(upstream.url, policy=POLICY) as proxy:
-        body = json.loads(talk(30))
-        system, *history = body["messages"]
-        for start in range(0, 8, 2):
-            window = {**body, "messages": [system, *history[start : start + 27]]}
-            await post(proxy.url, json.dumps(window).encode())
+        for request in sliding(4):
+            await post(proxy.url, request)
         for turns in range(12, 30):
             await post(proxy.url, talk(turns, last="A growing chat."))
         assert len(upstream.side_calls) > 2
