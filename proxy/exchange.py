@@ -44,7 +44,8 @@ class LookUp:
 class Memory:
     """What the stores know. `checkpoint_id` is the key under which `edits` were found.
 
-    `summaries` maps keys of the chain to summaries of the prefixes that they name, written and not yet in force.
+    `summaries` maps keys of the chain to summaries of the prefixes that they name, written and not yet in force;
+    `kept` are all keys of the chain under which anything is stored, shortest prefix first.
     `may_ask` is False where side calls have proved useless or cannot be shared.
     """
 
@@ -54,6 +55,7 @@ class Memory:
     may_ask: bool = True
     calibration: Calibration = UNCALIBRATED
     refuses_usage: bool = False
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

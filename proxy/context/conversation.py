@@ -47,20 +47,25 @@ _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One tool call of an assistant message; absent fields are empty."""
+    """One tool call of an assistant message; absent fields are empty. `is_custom`: its input is free text, no JSON."""
 
     id: str
     name: str
     arguments: str
+    is_custom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A content part that is no text: `kind` is the part's type, `source` its URL, data URI or id."""
+    """A content part that is no text: `kind` is the part's type, `source` its URL, data URI or id.
+
+    `after` is the number of characters of the message's text that stand before it.
+    """
 
     kind: str
     source: str
     detail: str
+    after: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,10 @@ class Message:
     @cached_property
     def digest(self) -> bytes:
         """16 bytes over what reaches the model; reasoning is left out, since some clients drop it on resend."""
-        calls = [field for call in self.calls for field in (call.id, call.name, call.arguments)]
-        media = [field for part in self.media for field in (part.kind, part.source, part.detail)]
+        calls = [field for call in self.calls for field in _identity(call)]
+        media = [
+            field for part in self.media for field in (part.kind, part.source, part.detail, str(part.after))
+        ]
         counts = (str(len(calls)), str(len(media)))
         return digest_of(self.role, self.text, self.refusal, self.name, self.answers, *counts, *calls, *media)
 
@@ -220,7 +227,8 @@ def _reading(raw: bytes, value: object) -> Message:
     if not isinstance(value, dict):
         return Message(raw, Kind.OTHER, "", "")
     fields = cast(dict[str, object], value)
-    text, media = _content(fields.get("content"))
+    content = _content(fields)
+    text = content.text
     role = _text(fields.get("role"))
     return Message(
         raw=raw,
@@ -230,9 +238,11 @@ def _reading(raw: bytes, value: object) -> Message:
         name=_text(fields.get("name")),
         calls=tuple(_calls(fields)),
         answers=_text(fields.get("tool_call_id")),
-        reasoning=_text(fields.get("reasoning_content")) or _text(fields.get("reasoning")),
+        reasoning=_text(fields.get("reasoning_content"))
+        or _text(fields.get("reasoning"))
+        or content.thoughts,
         refusal=_text(fields.get("refusal")),
-        media=media,
+        media=content.media,
     )
 
 
@@ -242,19 +252,56 @@ def _kind(role: str, text: str) -> Kind:
     return _KINDS.get(role, Kind.OTHER)
 
 
-def _content(content: object) -> tuple[str, tuple[Media, ...]]:
-    """Text parts joined by line feeds, and the other parts."""
-    if not isinstance(content, list):
+@dataclass(frozen=True, slots=True)
+class _Content:
+    text: str
+    media: tuple[Media, ...] = ()
+    thoughts: str = ""
+
+
+THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text"})
+"""Types of parts that hold what the model thought (Anthropic, Mistral, Responses): reasoning, wherever it stands."""
+
+
+def _content(message: dict[str, object]) -> _Content:
+    """Text parts joined by line feeds, and the other parts; an answer that was spoken is a part of its message."""
+    content = message.get("content")
+    if isinstance(content, list):
+        read = _parts(content)
+    else:
         odd = content is not None and not isinstance(content, str)
-        return _text(content), (Media("unknown", _likeness(content), ""),) if odd else ()
-    parts = [_fields(part) for part in content]
-    # Models see a part's text whatever the part's type is called; `text` may be missing or null.
-    texts = [_text(part.get("text")) for part in parts if "text" in part]
-    texts += [part for part in content if isinstance(part, str)]
-    return "\n".join(texts), tuple(_media(part) for part in parts if part and "text" not in part)
+        read = _Content(_text(content), (Media("unknown", _likeness(content), ""),) if odd else ())
+    if not isinstance(spoken := message.get("audio"), dict):
+        return read
+    voice = Media("audio", _text(spoken.get("id")) or _likeness(spoken), "", len(read.text))
+    return _Content(read.text, (*read.media, voice), read.thoughts)
 
 
-def _media(part: dict[str, object]) -> Media:
+def _parts(content: Sequence[object]) -> _Content:
+    """Models see a part's text whatever the part's type is called; `text` may be missing, null or empty."""
+    texts: list[str] = []
+    media: list[Media] = []
+    thoughts: list[str] = []
+    for part in content:
+        fields = _fields(part)
+        kind = fields.get("type")
+        if isinstance(kind, str) and kind in THOUGHTS:
+            thoughts.append(_thought(fields))
+        elif isinstance(part, str) or "text" in fields:
+            text = part if isinstance(part, str) else _text(fields["text"])
+            texts += [text] if text else []
+        elif fields:
+            media.append(_media(fields, after=len("\n".join(texts))))
+    return _Content("\n".join(texts), tuple(media), "\n".join(thoughts))
+
+
+def _thought(part: dict[str, object]) -> str:
+    """The text of a thinking part, which may be a text or a list of text parts; what is sealed has none."""
+    inner = part.get("thinking", part.get("text"))
+    return _parts(inner).text if isinstance(inner, list) else _text(inner)
+
+
+def _media(part: dict[str, object], *, after: int) -> Media:
     kind = _text(part.get("type"))
     body = part.get(kind)
     fields = _fields(body)
@@ -266,7 +313,7 @@ def _media(part: dict[str, object]) -> Media:
         ),
         "",
     )
-    return Media(kind, source or _likeness(part), _text(fields.get("detail")))
+    return Media(kind, source or _likeness(part), _text(fields.get("detail")), after)
 
 
 def _likeness(value: object) -> str:
@@ -279,15 +326,15 @@ def _calls(fields: dict[str, object]) -> Iterator[Call]:
     calls = fields.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         if isinstance(call, dict):
-            yield _call(call, call.get("function", call.get("custom")))
+            yield _call(call, call.get("function", call.get("custom")), is_custom="function" not in call)
     if isinstance(legacy := fields.get("function_call"), dict):
-        yield _call({}, legacy)
+        yield _call({}, legacy, is_custom=False)
 
 
-def _call(call: dict[str, object], function: object) -> Call:
+def _call(call: dict[str, object], function: object, *, is_custom: bool) -> Call:
     fields = _fields(function)
     arguments = fields.get("arguments", fields.get("input"))
-    return Call(_text(call.get("id")), _text(fields.get("name")), _arguments(arguments))
+    return Call(_text(call.get("id")), _text(fields.get("name")), _arguments(arguments), is_custom)
 
 
 def _arguments(arguments: object) -> str:
@@ -295,6 +342,12 @@ def _arguments(arguments: object) -> str:
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     return rawjson.encode(arguments).decode("utf-8", "replace")
+
+
+def _identity(call: Call) -> tuple[str, str, str, str]:
+    """A call for the digest: clients parse arguments and write them anew, with other spaces and keys in other order."""
+    arguments = call.arguments if call.is_custom else rawjson.canonical(call.arguments)
+    return call.id, call.name, arguments, "custom" if call.is_custom else ""
 
 
 def _fields(value: object) -> dict[str, object]:

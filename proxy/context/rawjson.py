@@ -108,6 +108,16 @@ def encode(value: object) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
+def canonical(text: str) -> str:
+    """The same text for every way of writing one JSON object or array; any other text as it is."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return json.dumps(value(text.encode("utf-8")), sort_keys=True, separators=(",", ":"))
+    except (NotJSON, UnicodeEncodeError, RecursionError):
+        return text
+
+
 def array(values: Sequence[bytes]) -> bytes:
     """A JSON array of raw values."""
     return b"[" + b",".join(values) + b"]"

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import cast
 
 from proxy.context import pictures, rawjson
-from proxy.context.conversation import Kind, Message
+from proxy.context.conversation import THOUGHTS, Kind, Message
 
 Count = Callable[[str], int]
 """Text -> tokens. Total over every `str`, lone surrogates included."""
@@ -97,11 +97,13 @@ def request_size(sizes: Sequence[Size], extras: int) -> int:
     return sum(size.tokens for size in sizes) + extras + REPLY_PRIMING
 
 
+_SIZED_APART = pictures.KINDS | THOUGHTS
+
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{400,}={0,2}")
 
 
 def _texts_of_unknown_parts(raw: bytes) -> Iterator[str]:
-    """What a model may read of parts that are no text and no media: a thinking block, a nested result."""
+    """What a model may read of parts that are neither text nor media nor thoughts: a nested result."""
     try:
         message = rawjson.value(raw)
     except rawjson.NotJSON:
@@ -109,7 +111,7 @@ def _texts_of_unknown_parts(raw: bytes) -> Iterator[str]:
     content = _fields(message).get("content")
     for part in content if isinstance(content, list) else ():
         kind = _fields(part).get("type")
-        if "text" not in _fields(part) and not (isinstance(kind, str) and kind in pictures.KINDS):
+        if "text" not in _fields(part) and not (isinstance(kind, str) and kind in _SIZED_APART):
             yield from _strings(part)
 
 

@@ -16,6 +16,9 @@ from proxy.exchange import Verdict
 MOST: Final = 1000
 """Conversations that are listed."""
 
+_MOST_KEYS: Final = 256
+"""Of one conversation; they end by themselves with their age."""
+
 _LOOK_BACK: Final = 64
 """Messages that a client may append between two requests and still be recognised."""
 
@@ -37,7 +40,7 @@ class Conversation:
     cut_at: float | None = None
     seen_at: float = 0.0
     keys: list[str] = field(default_factory=list)
-    """Keys of its checkpoints and summaries, newest last."""
+    """Keys of its checkpoints and summaries; those of other processes too, once it has been served here."""
 
 
 class Ledger:
@@ -47,8 +50,8 @@ class Ledger:
         self._clock = clock
         self._by_tip: OrderedDict[str, Conversation] = OrderedDict()
 
-    def note(self, chain: Sequence[str], verdict: Verdict, prepared: str = "") -> None:
-        """Take in one managed request; `prepared` names the prefix whose summary is being written ahead."""
+    def note(self, chain: Sequence[str], verdict: Verdict, kept: Sequence[str] = ()) -> None:
+        """Take in one managed request; `kept` names the prefixes of which something was stored before, or will be."""
         if not chain:
             return
         entry = self._found(chain) or Conversation(chain[-1], verdict.model)
@@ -62,11 +65,9 @@ class Ledger:
         if verdict.checkpoint_id and verdict.checkpoint_id != entry.checkpoint:
             entry.compactions += 1
             entry.cut_at = now
-            named = [key for key in (verdict.checkpoint_id, verdict.summary_id) if key]
-            entry.keys = [*entry.keys, *named][-_LOOK_BACK:]
-        if prepared:
-            entry.keys = [*entry.keys, prepared][-_LOOK_BACK:]
         entry.checkpoint = verdict.checkpoint_id
+        named = (*kept, verdict.checkpoint_id, verdict.summary_id)
+        entry.keys = list(dict.fromkeys([*entry.keys, *filter(None, named)]))[-_MOST_KEYS:]
 
     def listed(self) -> list[dict[str, object]]:
         """The conversations, the one seen last first."""

@@ -49,15 +49,22 @@ class Memories:
         except StoreUnavailable:
             values = [*[None] * (2 * len(chain)), *map(self._lessons.latest, learned)]
         known, refusal = map(self._lessons.seen, learned, values[-len(learned) :])
-        key, edits = _newest(chain, values[: len(chain)])
-        written = zip(chain, values[len(chain) : -len(learned)], strict=True)
+        checkpoints, texts = values[: len(chain)], values[len(chain) : -len(learned)]
+        key, edits = _newest(chain, checkpoints)
         return Memory(
             edits=edits,
             checkpoint_id=key,
-            summaries={each: text for each, value in written if (text := _text(value))},
+            summaries={
+                each: text for each, value in zip(chain, texts, strict=True) if (text := _text(value))
+            },
             may_ask=self._shared(),
             calibration=_calibration(known),
             refuses_usage=refusal is not None,
+            kept=tuple(
+                each
+                for each, *stored in zip(chain, checkpoints, texts, strict=True)
+                if stored != [None, None]
+            ),
         )
 
     async def learn(self, lesson: Learn, policy: CalibrationPolicy) -> None:

@@ -107,7 +107,7 @@ class Performer:
     """Performs the commands of one exchange.
 
     `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known,
-    `prepared` the prefix whose summary is being written ahead, if any.
+    `kept` those under which something was stored, `prepared` the prefix whose summary is being written ahead, if any.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class Performer:
         self._reply: Reply | None = None
         self._already = b""
         self.chain: tuple[str, ...] = ()
+        self.kept: tuple[str, ...] = ()
         self.prepared = ""
         self.spent: dict[str, float] = {}
 
@@ -180,6 +181,7 @@ class Performer:
     async def _recall(self, command: LookUp) -> Memory:
         self.chain = command.chain
         memory = await self._around.memories.recall(command.model, command.chain)
+        self.kept = memory.kept
         matched = bool(memory.edits or memory.summaries)
         self._around.summaries.note_history(self._who, command.digests, matched=matched)
         return memory

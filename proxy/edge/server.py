@@ -195,7 +195,8 @@ class Server:
                 visit.verdict = await performer.run(manage(request, terms))
             visit.upstream_status = visit.verdict.status
             self._note_unknown_window(visit.verdict)
-            self._around.ledger.note(performer.chain, visit.verdict, performer.prepared)
+            kept = (*performer.kept, performer.prepared)
+            self._around.ledger.note(performer.chain, visit.verdict, kept)
         finally:
             performer.close()
             visit.spent = performer.spent

@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -66,13 +67,13 @@ class _Standing:
 
     failures  in a row            until   when none is made (seconds of the loop's clock)
     slides    requests since the last match whose history began in the midst of a recent one
-    recent    messages of recent histories, all but the first of each
+    recent    pairs of neighbours in recent histories, all but the first of each
     """
 
     failures: int = 0
     until: float = 0.0
     slides: int = 0
-    recent: deque[frozenset[bytes]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    recent: deque[frozenset[tuple[bytes, ...]]] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
 
 @dataclass(slots=True)
@@ -105,6 +106,7 @@ class Summaries:
         self._standings: OrderedDict[str, _Standing] = OrderedDict()
         self._quiet = _Quiet()
         self._quiet.event.set()
+        self._closed = False
         self._one_at_a_time = asyncio.Semaphore(1)
 
     async def get(self, ask: Ask, who: str, origin: Origin) -> Outcome:
@@ -130,20 +132,28 @@ class Summaries:
         self._start(prepare.order, who, origin, ahead=True)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop what is remembered here of summaries under these keys."""
+        """Drop what is remembered here of summaries under these keys, and end those that nobody waits for."""
         for key in keys:
             self._done.pop(key, None)
+            if (job := self._jobs.get(key)) and not job.wanted.is_set():
+                job.task.cancel()
 
     def note_history(self, who: str, digests: Sequence[bytes], *, matched: bool) -> None:
-        """Take in a request's history; `matched`: a checkpoint or a summary of an earlier one was found for it."""
-        if not digests:
+        """Take in a request's history; `matched`: a checkpoint or a summary of an earlier one was found for it.
+
+        Two messages in a row are looked for: many conversations begin with "hello", few go on alike.
+        """
+        pairs = list(pairwise(digests[:_MOST_DIGESTS]))
+        if not pairs:
             return
         standing = self._standing(who)
-        slid = any(digests[0] in earlier for earlier in standing.recent)
+        slid = any(pairs[0] in earlier for earlier in standing.recent)
         standing.slides = 0 if matched else standing.slides + slid
-        standing.recent.append(frozenset(digests[1:_MOST_DIGESTS]))
+        standing.recent.append(frozenset(pairs[1:]))
 
     def _may_begin(self, who: str) -> bool:
+        if self._closed:
+            return False
         standing = self._standings.get(who)
         if standing is None:
             return True
@@ -162,7 +172,8 @@ class Summaries:
                 self._quiet.event.set()
 
     async def close(self) -> None:
-        """End every side call."""
+        """End every side call; none is begun from now on."""
+        self._closed = True
         tasks = [job.task for job in self._jobs.values()]
         for task in tasks:
             task.cancel()

@@ -57,14 +57,12 @@ PARTS: list[dict[str, Any]] = [
     {"type": "json", "json": {"balance": 1}},
     {"type": "image", "source": {"data": "AAAA"}},
     {"type": "image_url", "image_url": {"url": "x", "detail": "low"}},
-    {"type": "thinking", "thinking": [{"text": "a"}]},
 ]
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_that_is_not_understood_is_told_apart_by_all_that_it_holds(part: dict[str, Any]) -> None:
     other = json.loads(json.dumps(part).replace("1", "2").replace("AAAA", "BBBB").replace("low", "high"))
-    other = json.loads(json.dumps(other).replace('"a"', '"b"'))
     marked = {**part, "cache_control": {"type": "ephemeral"}}
     assert digest(role="tool", content=[part]) != digest(role="tool", content=[other])
     assert digest(role="tool", content=[part]) == digest(role="tool", content=[marked])
@@ -72,6 +70,53 @@ def test_a_part_that_is_not_understood_is_told_apart_by_all_that_it_holds(part: 
     assert digest(role="assistant", content=None, refusal="a") != digest(
         role="assistant", content=None, refusal="b"
     )
+
+
+TEXT = {"type": "text", "text": "hello"}
+
+
+@pytest.mark.parametrize(
+    "varied",
+    [
+        [TEXT, {"type": "text", "text": ""}],
+        [{"type": "thinking", "thinking": "let me see", "signature": "x"}, TEXT],
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "let me see"}]}, TEXT],
+        [{"type": "redacted_thinking", "data": "AAAA"}, TEXT],
+        ["hello"],
+    ],
+)
+def test_thoughts_and_empty_parts_that_clients_add_or_drop_do_not_change_a_digest(varied: list[Any]) -> None:
+    assert digest(role="assistant", content=varied) == digest(role="assistant", content="hello")
+
+
+def calling(arguments: object, kind: str = "function") -> bytes:
+    field = "input" if kind == "custom" else "arguments"
+    call = {"id": "a", "type": kind, kind: {"name": "f", field: arguments}}
+    return digest(role="assistant", content=None, tool_calls=[call])
+
+
+def test_arguments_that_a_client_parsed_and_wrote_anew_do_not_change_a_digest() -> None:
+    plain = calling('{"path":"a.py","line":1}')
+    for varied in ('{"path": "a.py", "line": 1}', '{"line":1,"path":"a.py"}', {"line": 1, "path": "a.py"}):
+        assert plain == calling(varied)
+    for other in ('{"path":"a.py","line":2}', '{"path":"a.py","line":1', "", '"a.py"'):
+        assert plain != calling(other)
+
+
+def test_a_custom_call_whose_input_is_free_text_is_told_apart_by_every_byte_and_from_a_function() -> None:
+    assert calling("{}", "custom") != calling("{}")
+    assert calling("{} ", "custom") != calling("{}", "custom")
+
+
+def test_where_a_picture_stands_among_the_texts_changes_a_digest() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "x"}}
+    orders = ([TEXT, picture, TEXT], [picture, TEXT, TEXT], [TEXT, TEXT, picture])
+    assert len({digest(role="user", content=order) for order in orders}) == len(orders)
+
+
+def test_a_spoken_answer_is_told_apart_by_its_id() -> None:
+    spoken = [digest(role="assistant", content=None, audio={"id": name}) for name in ("audio_1", "audio_2")]
+    assert len({*spoken, digest(role="assistant", content=None)}) == 3
 
 
 def test_fields_cannot_slide_into_each_other() -> None:

@@ -60,6 +60,12 @@ def test_forgetting_gives_the_keys_of_all_checkpoints_and_strikes_the_row() -> N
     assert ledger.listed() == []
 
 
+def test_what_was_stored_before_this_process_began_is_forgotten_too() -> None:
+    ledger = Ledger(Clock())
+    ledger.note(chain("a", "b"), replace(VERDICT, checkpoint_id="k2"), ("k1", "k2", ""))
+    assert ledger.keys_of("b") == ["k1", "k2"]
+
+
 def test_the_list_is_bounded() -> None:
     ledger = Ledger(Clock())
     for number in range(MOST + 10):

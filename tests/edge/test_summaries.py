@@ -183,6 +183,15 @@ async def test_new_conversations_one_after_the_other_are_no_sliding_client() -> 
         assert isinstance(await made.summaries.get(ask(), "who", ORIGIN), Summarised)
 
 
+async def test_conversations_that_open_with_a_word_said_in_an_earlier_one_are_no_sliding_client() -> None:
+    async with bench() as made:
+        made.model.gate.set()
+        made.summaries.note_history("who", [b"task", b"reply", b"continue", b"done"], matched=False)
+        for number in range(5):
+            made.summaries.note_history("who", [b"continue", bytes([number]), b"more"], matched=False)
+        assert isinstance(await made.summaries.get(ask(), "who", ORIGIN), Summarised)
+
+
 async def test_a_call_under_way_is_shared_with_whoever_may_begin_none() -> None:
     messages = [bytes([number]) for number in range(9)]
     async with bench() as made:
@@ -246,6 +255,36 @@ async def test_closing_ends_what_still_runs() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiter
     assert asyncio.all_tasks() == before
+
+
+async def test_after_closing_no_side_call_is_begun() -> None:
+    async with bench() as made:
+        await made.summaries.close()
+        assert await made.summaries.get(ask(), "who", ORIGIN) == SideCallFailed("held_back")
+        made.summaries.prepare(prepare(), "who", ORIGIN)
+        assert made.model.asked == 0
+
+
+async def test_what_is_prepared_for_a_conversation_that_is_forgotten_is_not_stored() -> None:
+    async with bench() as made:
+        made.summaries.prepare(prepare(), "who", ORIGIN)
+        await made.model.called.wait()
+        made.summaries.forget(["k1", "k2"])
+        made.model.gate.set()
+        await until(lambda: made.model.ended == 1)
+        assert made.kept == {}
+        assert isinstance(await made.summaries.get(ask(), "who", ORIGIN), Summarised), (
+            "it can be written anew"
+        )
+
+
+async def test_a_summary_that_a_request_waits_for_reaches_it_though_its_conversation_is_forgotten() -> None:
+    async with bench() as made:
+        waiter = asyncio.create_task(made.summaries.get(ask(), "who", ORIGIN))
+        await made.model.called.wait()
+        made.summaries.forget(["k2"])
+        made.model.gate.set()
+        assert isinstance(await waiter, Summarised)
 
 
 async def test_b18_the_text_of_a_failure_is_stored_nowhere_and_its_usage_is_logged() -> None:

@@ -116,6 +116,25 @@ async def test_processes_over_one_sqlite_file_forward_what_a_single_one_does_ove
     assert heard.events == []
 
 
+async def test_a_conversation_is_forgotten_with_what_was_stored_of_it_before_a_restart(
+    upstream: StrictUpstream, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/transom.db"
+    async with process(upstream, store, Heard()) as url:
+        await served([url], range(TURNS))
+    asked = len(upstream.side_calls)
+    async with process(upstream, store, Heard()) as url, RawClient(url) as client:
+        await send(url, TURNS - 1)
+        assert len(upstream.side_calls) == asked
+        (row,) = json.loads((await client.request("GET", "/-/state")).body)["conversations"]
+        assert (await client.request("DELETE", f"/-/state/{row['id']}")).status == 200
+        await send(url, TURNS - 1)
+        assert len(upstream.side_calls) == asked + 1
+        assert "Memory written before" not in upstream.side_calls[-1].request.body.decode(), (
+            "nothing older was found to go on from"
+        )
+
+
 async def test_without_its_redis_the_proxy_answers_from_what_it_has_and_makes_no_side_call(
     upstream: StrictUpstream, redis_server: RedisServer
 ) -> None:
