@@ -3,7 +3,8 @@
 Rules. Each method is one round trip. Keys are prefixed, and each entry carries its own end, so the server forgets by
 itself; how much it holds at most is its own affair (`maxmemory`). A claim is `SET NX` and `GET` in one go, which every
 version understands. The end of an entry is put off when it is read, but not more often than every tenth of its age. No
-credential, key or value is in any message: errors are told by the names of their kinds.
+credential, key or value is in any message: errors are told by the names of their kinds. Whatever is no string was put
+under our key by another program and counts as absent; a claim of it is a `SET` in a second round trip, the last wins.
 """
 
 import asyncio
@@ -44,6 +45,9 @@ _OWED: Final = 200
 """Ends that are put off by one call, beside those of the keys that it asks for."""
 
 _UNKNOWN: Final = float("-inf")
+
+_NO_STRING: Final = "WRONGTYPE "
+"""How the server's answer begins to a command for strings on a key that holds a list, a hash or the like."""
 
 
 class RedisStore:
@@ -100,6 +104,9 @@ class RedisStore:
         pipe.set(PREFIX + key, value, nx=True, px=self._end)
         pipe.get(PREFIX + key)
         is_ours, winner, *_ = await self._execute(pipe)
+        if isinstance(winner, RedisError):  # what is there is no string
+            await self.write({key: value})
+            return value
         if is_ours:
             self._note(key, self._clock())
         else:
@@ -125,7 +132,8 @@ class RedisStore:
         return self._client.pipeline(transaction=False)
 
     async def _execute(self, pipe: Pipeline, due: Sequence[str] = ()) -> list[Any]:
-        """The answers to all commands. What is due and what is owed is put off in the same go."""
+        """The answers to all commands, the error among them where an entry is no string: one key is no outage. What is
+        due and what is owed is put off in the same go."""
         put_off = list(dict.fromkeys([*due, *itertools.islice(self._owed, _OWED)]))
         for key in put_off:
             pipe.pexpire(PREFIX + key, self._end)
@@ -135,7 +143,7 @@ class RedisStore:
         except (RedisError, OSError) as error:
             raise self._unavailable(error) from error
         for answer in answers:
-            if isinstance(answer, RedisError):
+            if isinstance(answer, RedisError) and not str(answer).startswith(_NO_STRING):
                 raise self._unavailable(answer) from answer
         for key in put_off:
             self._owed.pop(key, None)

@@ -1,7 +1,8 @@
 """A store that can be out of reach, and the memory that this process works on from while it is.
 
 Rules. While the store answers, it alone is asked and believed. A call that fails begins an outage: from then on calls
-are answered from memory at once, and one task tries the store every few seconds, so that no request waits for it.
+are answered from memory at once, and one task tries the store every few seconds, so that no request waits for it. A
+store that can be read though it takes nothing in is read in an outage too, until reading fails as well.
 What is claimed in an outage is unconfirmed: it serves this process as if it had won, is written over nothing, and does
 not outlive the outage. Before the store is believed to be back, each unconfirmed value is claimed from it again, and
 the winner takes its place. The same goes for a claim of which no answer came: nobody knows whether the store took it.
@@ -29,8 +30,8 @@ PROBE: Final = "store:probe"
 class Shielded:
     """The store behind, with the memory in front of it. `available` is False in an outage.
 
-    `mirrors` says that reading needs the memory as well, so that it keeps what is read and claimed; else it holds only
-    what the store could not take. The memory's clock counts seconds.
+    `mirrors` says that every outage is one of reading as well, so that the memory keeps what is read and claimed; else
+    it holds only what the store could not take. The memory's clock counts seconds.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Shielded:
         self._mirrors = mirrors
         self._most = most
         self._retry = retry
+        self._is_readable = False  # in an outage
         self._unconfirmed: OrderedDict[str, None] = OrderedDict()
         self._outages = 0
         self._trying: asyncio.Task[None] | None = None
@@ -62,12 +64,13 @@ class Shielded:
 
     async def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values in the order of the keys; in an outage those that this process has. Never raises."""
-        if self.available or not self._mirrors:
+        if self.available or self._is_readable:
             outages = self._outages
             try:
                 values = await self._behind.read(keys)
             except StoreUnavailable as error:
                 self._begin_outage(error, outages)
+                self._is_readable = False
             else:
                 return await self._completed(keys, values)
         return await self._memory.read(keys)
@@ -147,6 +150,7 @@ class Shielded:
         """Unless there is one, or the call that failed was sent before one that is over by now."""
         if self.available and outages == self._outages:
             self.available = False
+            self._is_readable = not self._mirrors
             self._outages += 1
             self._tell("store_down", reason=error.message)
             self._trying = asyncio.get_running_loop().create_task(self._try_again())

@@ -1,7 +1,9 @@
 """What every store promises, held against each of them, alone and behind its shield."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
+from proxy.errors import StoreUnavailable
 from proxy.stores import Bounds, Store
 from proxy.stores.memory import MemoryStore
-from proxy.stores.redis import RedisStore
+from proxy.stores.redis import PREFIX, RedisStore
 from proxy.stores.shielded import Shielded
 from proxy.stores.sqlite import SqliteStore
 from tests.stores.bench import AGE, WIDE, Clock, Heard, everything_of, let_time_pass_in_redis
@@ -20,16 +23,20 @@ from tests.stores.redis_server import RedisServer
 
 KINDS = ("memory", "sqlite", "redis", "shielded sqlite", "shielded redis")
 LASTING = tuple(kind for kind in KINDS if kind != "memory")
+SHIELDED = tuple(kind for kind in KINDS if kind.startswith("shielded"))
+BOUNDED = tuple(kind for kind in KINDS if "redis" not in kind)  # how much a server holds is its own affair
 
 
 @dataclass
 class Bench:
-    """Opens stores of one kind, all in the same place, and lets time pass for them."""
+    """Opens stores of one kind in one place, lets time pass for them, and does to the place what others may do."""
 
     kind: str
     folder: Path
-    url: str
+    server: RedisServer | None
     clock: Clock = field(default_factory=Clock)
+    heard: Heard = field(default_factory=Heard)
+    patience: float = 1.0
     opened: list[Store] = field(default_factory=list)
 
     async def open(self, bounds: Bounds = WIDE) -> Store:
@@ -37,19 +44,60 @@ class Bench:
         store = await OPENING[self.kind.removeprefix("shielded ")](self, bounds)
         if self.kind.startswith("shielded"):
             memory = MemoryStore(self.clock, max_entries=100, max_age=AGE)
-            store = Shielded(store, memory, Heard(), mirrors="redis" in self.kind, most=100)
+            mirrors = "redis" in self.kind
+            store = Shielded(store, memory, self.heard, mirrors=mirrors, most=100, retry=0.02)
         self.opened.append(store)
         return store
 
     async def wait(self, seconds: float) -> None:
         """So many seconds later."""
         self.clock.advance(seconds)
-        if "redis" in self.kind:
-            await let_time_pass_in_redis(self.url, seconds)
+        if self.server is not None:
+            await let_time_pass_in_redis(self.server.url, seconds)
+
+    async def empty(self) -> None:
+        """Delete all that is in the place, as an operator may."""
+        if self.server is not None:
+            async with Redis.from_url(self.server.url) as client:
+                await client.flushall()
+            return
+        for path in self.folder.iterdir():
+            path.unlink()
+
+    async def spoil(self, key: str) -> None:
+        """Put something that is no bytes under a key of ours, as another program may."""
+        if self.server is not None:
+            async with Redis.from_url(self.server.url) as client:
+                await client.delete(f"{PREFIX}{key}")
+                await client.lpush(f"{PREFIX}{key}", "no", "bytes")
+            return
+        with sqlite3.connect(self.folder / FILE) as other:
+            other.execute("UPDATE entries SET value = 'no bytes' WHERE key = ?", (key,))
+        other.close()
+
+    @asynccontextmanager
+    async def held_up(self) -> AsyncIterator[None]:
+        """The place takes nothing in for so long: the server stands still, or another process keeps the file locked."""
+        if self.server is not None:
+            self.server.pause()
+            try:
+                yield
+            finally:
+                self.server.resume()
+            return
+        other = sqlite3.connect(self.folder / FILE, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        finally:
+            other.close()
 
     async def close(self) -> None:
         while self.opened:
             await self.opened.pop().close()
+
+
+FILE = "transom.db"
 
 
 async def memory(bench: Bench, bounds: Bounds) -> Store:
@@ -59,13 +107,15 @@ async def memory(bench: Bench, bounds: Bounds) -> Store:
 
 
 async def sqlite(bench: Bench, bounds: Bounds) -> Store:
-    store = SqliteStore(bench.folder / "transom.db", bounds, Heard(), clock=bench.clock)
+    path = bench.folder / FILE
+    store = SqliteStore(path, bounds, bench.heard, clock=bench.clock, patience=bench.patience)
     await store.open()
     return store
 
 
 async def redis(bench: Bench, bounds: Bounds) -> Store:
-    return RedisStore(bench.url, max_age=bounds.max_age, clock=bench.clock)
+    assert bench.server is not None
+    return RedisStore(bench.server.url, max_age=bounds.max_age, clock=bench.clock)
 
 
 OPENING: dict[str, Callable[[Bench, Bounds], Awaitable[Store]]] = {
@@ -77,13 +127,9 @@ OPENING: dict[str, Callable[[Bench, Bounds], Awaitable[Store]]] = {
 
 @pytest.fixture(params=KINDS)
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
-    url = ""
-    if "redis" in request.param:
-        server: RedisServer = request.getfixturevalue("lasting_redis")
-        url = server.url
-        async with Redis.from_url(url) as client:
-            await client.flushall()
-    made = Bench(request.param, tmp_path, url)
+    server = request.getfixturevalue("lasting_redis") if "redis" in request.param else None
+    made = Bench(request.param, tmp_path, server)
+    await made.empty()
     yield made
     await made.close()
 
@@ -94,6 +140,8 @@ async def store(bench: Bench) -> Store:
 
 
 lasting = pytest.mark.parametrize("bench", LASTING, indirect=True)
+shielded = pytest.mark.parametrize("bench", SHIELDED, indirect=True)
+bounded = pytest.mark.parametrize("bench", BOUNDED, indirect=True)
 
 
 # ------------------------------------------------------------------------------------------------- reading, writing
@@ -195,6 +243,15 @@ async def test_writing_makes_an_entry_young(bench: Bench, store: Store) -> None:
     assert await store.read(["a"]) == [b"2"]
 
 
+@bounded
+async def test_a_value_larger_than_all_the_room_is_not_kept_and_pushes_nothing_out(bench: Bench) -> None:
+    store = await bench.open(Bounds(max_entries=100, max_bytes=1000, max_age=AGE))
+    await store.write({"a": b"1", "b": b"2"})
+    assert await store.claim("c", b"x" * 1000) == b"x" * 1000
+    await store.write({"b": b"x" * 1000})
+    assert await everything_of(store, ["a", "b", "c"]) == {"a": b"1"}
+
+
 # ---------------------------------------------------------------------------------------------------- places shared
 
 
@@ -237,6 +294,102 @@ async def test_a_store_that_is_opened_again_has_what_it_had(bench: Bench) -> Non
     again = await bench.open()
     assert await again.read(["a", "b"]) == [b"1", b"2"]
     assert await again.claim("b", b"3") == b"2"
+
+
+# ----------------------------------------------------------------------------------- what others do to the place
+
+
+@lasting
+async def test_a_place_that_is_emptied_while_it_is_in_use_stays_one_place_for_all(bench: Bench) -> None:
+    one, other = await bench.open(), await bench.open()
+    for _ in range(3):
+        await one.write({"a": b"1"})
+        assert await other.read(["a"]) == [b"1"]
+        await bench.empty()
+        assert await other.read(["a"]) == [None]
+        assert await one.claim("a", b"2") == b"2"
+        assert await other.claim("a", b"3") == b"2"
+        await other.forget(["a"])
+        assert await one.read(["a"]) == [None]
+    assert "store_down" not in bench.heard.names
+
+
+@lasting
+async def test_what_is_no_bytes_counts_as_absent_and_every_way_of_putting_takes_its_place(
+    bench: Bench,
+) -> None:
+    store = await bench.open()
+    await store.write({"a": b"1", "b": b"2"})
+    await bench.spoil("a")
+    assert await store.read(["a", "b"]) == [None, b"2"]
+    assert await store.claim("a", b"3") == b"3"
+    assert await store.claim("a", b"4") == b"3"
+    await bench.spoil("a")
+    await store.write({"a": b"5"})
+    assert await store.read(["b", "a"]) == [b"2", b"5"]
+    await bench.spoil("a")
+    await store.forget(["a"])
+    assert await store.claim("a", b"6") == b"6"
+    assert bench.heard.events == []
+
+
+@lasting
+async def test_a_place_that_is_held_up_is_told_by_its_name_and_serves_again_afterwards(bench: Bench) -> None:
+    bench.patience = 0.1
+    store = await bench.open()
+    await store.write({"a": b"1"})
+    async with bench.held_up():
+        if isinstance(store, Shielded):
+            assert await store.claim("b", b"2") == b"2"
+            reason = bench.heard.events[0][1]["reason"]
+        else:
+            with pytest.raises(StoreUnavailable) as caught:
+                await store.claim("b", b"2")
+            reason = caught.value.message
+        assert reason.endswith(("does not serve: TimeoutError", "cannot be used: SQLITE_BUSY"))
+    if isinstance(store, Shielded):
+        await bench.heard.until("store_back")
+    assert await store.claim("b", b"2") == b"2"
+    assert await store.read(["a", "b"]) == [b"1", b"2"]
+
+
+@shielded
+async def test_a_place_that_is_held_up_costs_the_calls_that_find_out_their_time_and_the_next_ones_none(
+    bench: Bench,
+) -> None:
+    bench.patience = 0.5
+    store = await bench.open()
+    await store.write({"a": b"1"})
+    await bench.wait(AGE / 2)  # to note the use of it is due
+    async with bench.held_up():
+        async with asyncio.timeout(10):
+            for _ in range(100):
+                assert await store.read(["a"]) == [b"1"]
+            found = await asyncio.gather(*(store.claim(f"{number}", b"2") for number in range(40)))
+            assert found == [b"2"] * 40
+            for number in range(200):
+                assert await store.read(["a", f"{number % 40}"]) == [b"1", b"2"]
+                assert await store.claim(f"{number % 40}", b"3") == b"2"
+        assert bench.heard.names == ["store_down"]
+    await bench.heard.until("store_back")
+    assert await store.read(["a", "0", "39"]) == [b"1", b"2", b"2"]
+
+
+@shielded
+async def test_what_two_claimed_differently_while_the_place_was_held_up_is_one_value_afterwards(
+    bench: Bench,
+) -> None:
+    bench.patience = 0.1
+    one, other = await bench.open(), await bench.open()
+    await one.write({"z": b""})
+    await other.write({"z": b""})
+    async with bench.held_up():
+        own = list(await asyncio.gather(one.claim("a", b"one"), other.claim("a", b"other")))
+        assert own == [b"one", b"other"]
+    await bench.heard.until("store_back", times=2)
+    [winner] = await one.read(["a"])
+    assert winner in own
+    assert await other.read(["a"]) == [winner]
 
 
 # -------------------------------------------------------------------------------------------------------- in general

@@ -37,15 +37,6 @@ async def test_the_longest_unused_go_first_when_they_are_too_large() -> None:
     assert set(held(store)) == {"3", "2", "4"}
 
 
-async def test_a_value_larger_than_all_the_room_is_not_kept_and_pushes_nothing_out() -> None:
-    store = made(room=100)
-    await store.write({"1": b"x" * 40, "2": b"old"})
-    assert await store.claim("3", b"x" * 100) == b"x" * 100
-    await store.write({"2": b"x" * 100})
-    assert held(store) == {"1": b"x" * 40}
-    assert await store.read(["2", "3"]) == [None, None]
-
-
 async def test_what_is_too_old_is_gone_at_the_next_use_of_anything() -> None:
     clock = Clock()
     store = made(clock, age=100)

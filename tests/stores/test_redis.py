@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from proxy.errors import StoreUnavailable
 from proxy.stores import Bounds, open_store
 from proxy.stores.memory import MemoryStore
-from proxy.stores.redis import CALL_TIMEOUT, CONNECT_TIMEOUT, PREFIX, RedisStore
+from proxy.stores.redis import PREFIX, RedisStore
 from proxy.stores.shielded import Shielded
 from tests.conftest import ROOT
 from tests.stores import redis_server as servers
@@ -272,42 +272,29 @@ async def test_a_server_that_is_restarted_between_two_calls_is_found_again_witho
     assert one.heard.names == []
 
 
-async def test_a_server_that_is_paused_costs_one_call_its_time_and_the_next_ones_none(
-    redis_server: RedisServer,
+@pytest.mark.parametrize("is_established", [True, False])
+@pytest.mark.parametrize("stands_still", [True, False])
+async def test_a_server_that_is_silent_is_told_as_a_timeout_by_a_fresh_connection_and_an_old_one(
+    redis_server: RedisServer, probe: Redis, stands_still: bool, is_established: bool
 ) -> None:
-    loop = asyncio.get_running_loop()
-    async with replica(redis_server) as one:
-        await one.store.claim("a", b"1")
-        redis_server.pause()
-        began = loop.time()
-        assert await one.store.read(["a"]) == [b"1"]
-        assert loop.time() - began < CONNECT_TIMEOUT + CALL_TIMEOUT + 1
-        async with asyncio.timeout(CALL_TIMEOUT / 2):
-            for number in range(200):
-                assert await one.store.read(["a"]) == [b"1"]
-                assert await one.store.claim(f"{number % 9}", b"2") == b"2"
-        redis_server.resume()
-        await one.back()
-        assert await one.store.read(["a", "0", "8"]) == [b"1", b"2", b"2"]
-    assert one.heard.names == ["store_down", "store_back"]
+    async with opened(redis_server.url) as store:
+        if is_established:
+            await store.write({"a": b"1"})
+        if stands_still:
+            redis_server.pause()
+        else:
+            await probe.client_pause(600_000)
+        with pytest.raises(StoreUnavailable, match=r"does not serve: TimeoutError$"):
+            await store.read(["a"])
 
 
-async def test_replicas_that_claimed_different_values_in_an_outage_go_on_with_one(
-    redis_server: RedisServer,
+async def test_a_server_that_is_silent_before_it_speaks_tls_is_told_as_a_timeout(
+    secured: RedisServer,
 ) -> None:
-    async with replica(redis_server) as one, replica(redis_server) as other:
-        await one.store.check()
-        await other.store.check()
-        redis_server.pause()
-        claims = (one.store.claim("a", b"one"), other.store.claim("a", b"other"))
-        own = tuple(await asyncio.gather(*claims))
-        assert own == (b"one", b"other")
-        redis_server.resume()
-        await one.back()
-        await other.back()
-        [winner] = await one.store.read(["a"])
-        assert winner in own
-        assert await other.store.read(["a"]) == [winner]
+    secured.pause()
+    async with opened(f"rediss://127.0.0.1:{secured.port}/0") as store:
+        with pytest.raises(StoreUnavailable, match=r"does not serve: TimeoutError$"):
+            await store.read(["a"])
 
 
 async def test_replicas_that_outlive_their_server_agree_on_the_new_one(redis_server: RedisServer) -> None:

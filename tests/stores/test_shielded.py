@@ -261,6 +261,33 @@ async def test_a_full_disk_keeps_nobody_from_reading_and_claims_wait_in_memory()
     await case.store.close()
 
 
+async def test_once_reading_has_failed_nobody_is_kept_waiting_by_it_until_the_store_is_back() -> None:
+    case = Case(mirrors=False, retry=NEVER)
+    await case.behind.kept.write({"a": b"1"})
+    case.behind.full = True
+    assert await case.store.claim("b", b"2") == b"2"
+    assert await case.store.read(["a", "b"]) == [b"1", b"2"]
+    case.behind.down = True
+    assert await case.store.read(["a", "b"]) == [None, b"2"]
+    asked = len(case.behind.asked)
+    for _ in range(5):
+        assert await case.store.read(["a", "b"]) == [None, b"2"]
+    assert len(case.behind.asked) == asked
+    await case.store.close()
+
+
+async def test_each_outage_finds_out_anew_whether_the_store_can_be_read() -> None:
+    case = Case(mirrors=False)
+    await case.behind.kept.write({"a": b"1"})
+    await case.goes_down()
+    await case.comes_back()
+    assert await case.store.read(["a"]) == [b"1"]
+    case.behind.full = True
+    assert await case.store.claim("b", b"2") == b"2"
+    assert await case.store.read(["a", "b"]) == [b"1", b"2"]
+    await case.store.close()
+
+
 async def test_no_copy_is_kept_of_what_can_always_be_read() -> None:
     case = Case(mirrors=False, retry=NEVER)
     await case.store.write({"a": b"1"})

@@ -1,14 +1,15 @@
 """The SQLite file: private, whole after a crash, shared by processes, set aside when it is no use, never too large."""
 
 import asyncio
+import fcntl
 import json
 import os
+import shutil
 import signal
 import sqlite3
-import stat
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,53 +18,8 @@ import pytest
 from proxy.errors import ConfigError, StoreUnavailable
 from proxy.stores import Bounds, open_store
 from proxy.stores.sqlite import SqliteStore
-from tests.conftest import ROOT
-from tests.stores.bench import AGE, WIDE, Clock, Heard, everything_of
-
-
-class Files:
-    """Opens stores in one folder, and closes them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "transom.db"
-        self.heard = Heard()
-        self.clock = Clock()
-        self._opened: list[SqliteStore] = []
-
-    async def open(self, bounds: Bounds = WIDE, patience: float = 1.0) -> SqliteStore:
-        store = SqliteStore(self.path, bounds, self.heard, clock=self.clock, patience=patience)
-        await store.open()
-        self._opened.append(store)
-        return store
-
-    async def close(self) -> None:
-        while self._opened:
-            await self._opened.pop().close()
-
-    def rows(self, query: str) -> list[tuple[object, ...]]:
-        """What another program reads in the file."""
-        connection = sqlite3.connect(self.path)
-        try:
-            return connection.execute(query).fetchall()
-        finally:
-            connection.close()
-
-    @property
-    def aside(self) -> list[Path]:
-        """What was set aside, without what belongs to it."""
-        return sorted(path for path in self.path.parent.glob("*.aside-*") if path.name[-1].isdigit())
-
-
-@pytest.fixture
-async def files(tmp_path: Path) -> AsyncIterator[Files]:
-    made = Files(tmp_path)
-    yield made
-    await made.close()
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
+from tests.stores.bench import AGE, WIDE, Heard, everything_of
+from tests.stores.sqlite_files import OPENED, Files, child, deleted, foreign, garbage, locked, mode, told
 
 # --------------------------------------------------------------------------------------------------------- privacy
 
@@ -134,16 +90,6 @@ async def test_a_relative_path_begins_in_the_current_folder(
 
 
 # ------------------------------------------------------------------------------------------------- files of no use
-
-
-def garbage(path: Path) -> None:
-    path.write_bytes(b"This is no database. " * 500)
-
-
-def foreign(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.executescript("CREATE TABLE places (url TEXT); INSERT INTO places VALUES ('mine')")
-    connection.close()
 
 
 def of_tomorrow(path: Path) -> None:
@@ -230,25 +176,6 @@ async def test_of_processes_that_find_a_damaged_file_together_one_sets_it_aside(
 
 # ------------------------------------------------------------------------------------------------ crashes, processes
 
-OPENED = """
-import asyncio, json, resource, sys
-from pathlib import Path
-from proxy.errors import StoreUnavailable
-from proxy.stores import Bounds
-from proxy.stores.sqlite import SqliteStore
-from tests.stores.bench import WIDE, Heard
-
-async def run(course):
-    heard = Heard()
-    store = SqliteStore(Path(sys.argv[1]), WIDE, heard)
-    await store.open()
-    await course(store, heard)
-    await store.close()
-
-def say(what):
-    print(json.dumps(what), flush=True)
-"""
-
 WRITING = f"""{OPENED}
 async def course(store, heard):
     for number in range(10**9):
@@ -290,22 +217,10 @@ asyncio.run(run(course))
 """
 
 
-def child(code: str, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 async def together(code: str, path: Path, *, count: int) -> list[dict[str, Any]]:
     """What so many processes say that begin in the same moment."""
     children = [child(code, str(path), f"process {number}") for number in range(count)]
-    for each in children:
-        assert each.stdout is not None
-        assert json.loads(each.stdout.readline()) == "ready"
+    assert [await told(each) for each in children] == ["ready"] * count
     answers = await asyncio.gather(*(asyncio.to_thread(each.communicate, "go\n") for each in children))
     return [json.loads(answer) for answer, _ in answers]
 
@@ -345,21 +260,113 @@ async def test_a_full_disk_makes_the_store_unavailable_and_reading_goes_on(tmp_p
     assert (before, after) == ("1", "2")
 
 
-async def test_a_file_that_another_has_locked_makes_the_store_unavailable_until_it_is_free(
+# ----------------------------------------------------------------------------------------------------- locks of others
+
+
+@contextmanager
+def folder_locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_file_that_another_writes_to_can_be_read_and_takes_things_in_when_it_is_free(
     files: Files,
 ) -> None:
     store = await files.open(patience=0.01)
     await store.write({"a": b"1"})
-    other = sqlite3.connect(files.path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreUnavailable, match="SQLITE_BUSY"):
-        await store.claim("b", b"2")
-    with pytest.raises(StoreUnavailable, match="SQLITE_BUSY"):
-        await store.write({"b": b"2"})
-    assert await store.read(["a"]) == [b"1"]
-    other.execute("ROLLBACK")
-    other.close()
+    with locked(files.path, "BEGIN IMMEDIATE"):
+        for call in (store.claim("b", b"2"), store.write({"b": b"2"}), store.forget(["a"])):
+            with pytest.raises(StoreUnavailable, match="SQLITE_BUSY"):
+                await call
+        assert await store.read(["a"]) == [b"1"]
     assert await store.claim("b", b"2") == b"2"
+
+
+async def test_whoever_waits_for_a_lock_in_vain_is_the_last_to_wait_and_no_reading_waits_to_note_a_use(
+    files: Files,
+) -> None:
+    store = await files.open(patience=0.5)
+    await store.write({"a": b"1"})
+    files.clock.advance(AGE / 2)  # noting the use of it is due, and so is trimming
+    with locked(files.path, "BEGIN EXCLUSIVE"):
+        async with asyncio.timeout(10):
+            for _ in range(100):
+                assert await store.read(["a"]) == [b"1"]
+            claims = (store.claim(f"{number}", b"2") for number in range(100))
+            outcomes = await asyncio.gather(*claims, return_exceptions=True)
+            assert {type(each) for each in outcomes} == {StoreUnavailable}
+            for _ in range(100):
+                assert await store.read(["a"]) == [b"1"]
+    assert await store.claim("b", b"2") == b"2"
+
+
+async def test_a_lock_is_waited_for_and_after_a_failure_again_once_there_was_one_to_be_had(
+    tmp_path: Path,
+) -> None:
+    folder, begun = tmp_path / "folder", threading.Event()
+
+    def clock() -> float:
+        begun.set()
+        return 0.0
+
+    folder.mkdir()
+    store = SqliteStore(folder / "transom.db", WIDE, Heard(), clock=clock, patience=60)
+    await store.open()
+    for number in range(3):
+        begun.clear()
+        with locked(folder / "transom.db", "BEGIN IMMEDIATE"):
+            claim = asyncio.create_task(store.claim(f"{number}", b"1"))
+            await asyncio.to_thread(begun.wait)
+        assert await claim == b"1"
+        shutil.rmtree(folder)
+        with pytest.raises(StoreUnavailable, match="does not exist"):
+            await store.claim("a", b"1")
+        folder.mkdir()
+        assert await store.claim("a", b"1") == b"1"
+    await store.close()
+
+
+async def test_a_file_that_cannot_even_be_read_for_anothers_lock_keeps_the_first_call_alone(
+    files: Files,
+) -> None:
+    store = await files.open(patience=0.5)
+    deleted(files.path)
+    with locked(files.path, "PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE"):
+        async with asyncio.timeout(10):
+            for _ in range(100):
+                with pytest.raises(StoreUnavailable, match="SQLITE_BUSY"):
+                    await store.read(["a"])
+    assert await store.claim("a", b"1") == b"1"
+
+
+async def test_a_folder_that_another_keeps_locked_is_said_at_the_start(files: Files) -> None:
+    with folder_locked(files.path):
+        async with asyncio.timeout(30):
+            with pytest.raises(
+                ConfigError, match=r"is kept locked \(flock\) by another process; end that one"
+            ):
+                await files.open(patience=0.001)
+    store = await files.open()
+    assert await store.claim("a", b"1") == b"1"
+
+
+async def test_a_folder_that_another_keeps_locked_when_a_file_must_be_begun_anew_is_an_outage(
+    files: Files,
+) -> None:
+    store = await files.open(patience=0.01)
+    await store.write({"a": b"1"})
+    deleted(files.path)
+    with folder_locked(files.path):
+        async with asyncio.timeout(30):
+            for _ in range(3):
+                with pytest.raises(StoreUnavailable, match=r"is kept locked \(flock\)"):
+                    await store.read(["a"])
+    assert await store.read(["a"]) == [None]
+    assert files.heard.names == ["store_gone"]
 
 
 # ---------------------------------------------------------------------------------------------------------- bounds
@@ -391,14 +398,6 @@ async def test_an_entry_in_use_outlives_newer_ones_that_nobody_uses(files: Files
         files.clock.advance(120)
         await store.claim(f"{number}", b"2")
         assert await store.read(["used"]) == [b"1"]
-
-
-async def test_a_value_larger_than_all_the_room_is_not_kept_and_pushes_nothing_out(files: Files) -> None:
-    store = await files.open(Bounds(max_entries=100, max_bytes=1000, max_age=AGE))
-    await store.write({"a": b"1", "b": b"2"})
-    assert await store.claim("c", b"x" * 1000) == b"x" * 1000
-    await store.write({"b": b"x" * 1000})
-    assert await everything_of(store, ["a", "b", "c"]) == {"a": b"1"}
 
 
 async def test_what_is_too_old_leaves_the_file_without_being_asked_for(files: Files) -> None:
