@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy import exchange
-from proxy.context import calibration, checkpoint, summary, tokens
+from proxy.context import calibration, summary, tokens
 from proxy.context.calibration import UNCALIBRATED, Calibration, CalibrationPolicy
-from proxy.context.checkpoint import Edits
 from proxy.context.conversation import Reader
+from proxy.context.edits import Edits, decode, encode
 from proxy.context.policy import Mode, ModelPolicy
 from proxy.exchange import (
     Accepted,
@@ -175,6 +175,6 @@ class Desk:
 
 def stored(edits: Edits) -> Edits:
     """Edits after a round trip through a store."""
-    found = checkpoint.decode(checkpoint.encode(edits))
+    found = decode(encode(edits))
     assert found is not None
     return found

@@ -500,7 +500,7 @@ def test_the_resolved_view_is_yaml_with_every_option_and_hidden_keys(folder: Pat
     assert shown["max_body"] == "256MiB"
     assert shown["models"][0]["match"] == "*"
     assert shown["models"][0]["window"] is None
-    assert shown["models"][0]["strategies"] == ["elide", "summarize", "drop"]
+    assert shown["models"][0]["strategies"] == ["images", "elide", "summarize", "drop", "shorten"]
     assert list(shown) == [
         "listen",
         "upstream",

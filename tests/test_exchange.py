@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.context.checkpoint import Cut, Edits
+from proxy.context.edits import Cut, Edits
 from proxy.context.policy import ElidePolicy, Mode, ModelPolicy, OnOverflow, UsageMode
 from proxy.errors import ContextOverflow
 from proxy.exchange import Accepted, Ask, Learn, Measure, Refused, Relay, Save, SideCallFailed
@@ -207,7 +207,7 @@ def test_deeper_edits_on_the_same_prefix_are_not_lost_to_the_shallower_ones_befo
     talk = agent(24)
     first = desk.run(body(*talk))
     assert first.actions.startswith("elide=")
-    talk += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "u " * 3600}]
+    talk += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "u " * 4000}]
     second = desk.run(body(*talk))
     assert "summarize=" in second.actions
     assert second.trigger is not None
@@ -405,15 +405,24 @@ def test_observing_measures_and_changes_nothing() -> None:
 
 def test_what_cannot_fit_is_forwarded_by_default() -> None:
     desk = Desk(SMALL)
-    request = body({"role": "user", "content": "q" * 9000})
-    desk.run(request)
+    request = body({"role": "system", "content": "q" * 9000}, {"role": "user", "content": "go"})
+    verdict = desk.run(request)
     assert desk.sent == [request]
+    assert verdict.reason == "head_and_tools_over_budget"
+
+
+def test_a_newest_message_between_budget_and_window_is_sent_whole_and_the_verdict_says_so() -> None:
+    desk = Desk(SMALL)
+    request = body({"role": "user", "content": "q" * 3600})
+    verdict = desk.run(request)
+    assert desk.sent == [request]
+    assert verdict.reason == "over_budget"
 
 
 def test_what_cannot_fit_is_refused_with_our_numbers_where_configured() -> None:
     desk = Desk(replace(SMALL, on_overflow=OnOverflow.REFUSE))
     with pytest.raises(ContextOverflow, match=r"window is 1000 tokens.*estimated at 2"):
-        desk.run(body({"role": "user", "content": "q" * 9000}))
+        desk.run(body({"role": "system", "content": "q" * 9000}, {"role": "user", "content": "go"}))
     assert desk.sent == []
 
 
@@ -427,3 +436,16 @@ def test_the_headers_say_what_was_done_in_tokens() -> None:
         "x-context-actions": verdict.actions,
         "x-context-checkpoint": verdict.checkpoint_id,
     }
+
+
+def test_a_result_may_be_shortened_then_elided_then_cut_off() -> None:
+    desk = Desk(replace(SMALL, elide=ElidePolicy(keep=0)), summaries=[SideCallFailed("status_500")])
+    talk = [{"role": "user", "content": "go"}, *step(0, 9000)]
+    assert desk.run(body(*talk)).actions == "shorten=1"
+    talk += step(1, 1200)
+    assert desk.run(body(*talk)).actions == "elide=1"
+    for number in range(2, 12):
+        talk += step(number, 2200)
+        verdict = desk.run(body(*talk))
+        assert verdict.reason == ""
+        assert "drop=" in verdict.actions

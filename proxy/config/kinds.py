@@ -230,6 +230,17 @@ def _read_name(text: str) -> object:
 NAME: Final = Kind(_read_name)
 TEXT: Final = Kind(_as_it_is)
 
+
+def _read_pattern(text: str) -> object:
+    try:
+        re.compile(text)
+    except re.error as error:
+        return Wrong(f"is no regular expression: {error.msg} at character {(error.pos or 0) + 1}")
+    return text if text else Wrong("is empty, and an empty pattern matches every message")
+
+
+PATTERN: Final = Kind(_read_pattern)
+
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]*")
 """RFC 9110 section 5.6.2, or nothing."""
 

@@ -25,13 +25,16 @@ from proxy.config.values import (
     Upstream,
 )
 from proxy.context.calibration import CalibrationPolicy
+from proxy.context.edits import SummaryRole
 from proxy.context.policy import (
     CacheKey,
     DropPolicy,
     ElidePolicy,
+    ImagePolicy,
     Mode,
     ModelPolicy,
     OnOverflow,
+    Orphans,
     SummaryPolicy,
     UsageMode,
 )
@@ -228,6 +231,21 @@ CHECKPOINTS: Final = Section(
             kinds.DURATION,
             "How long a checkpoint is kept after its last use, in every store.",
             "Lower it when nothing may be remembered for long.",
+        ),
+    ),
+)
+
+IMAGES: Final = Section(
+    "images",
+    ImagePolicy,
+    "Old pictures become a statement of what stood there.",
+    (
+        Option(
+            "keep",
+            kinds.whole(),
+            "So many of the newest pictures are forwarded at most, whatever their size.",
+            "Lower it for a server that takes few pictures; raise it for one that takes hundreds.",
+            unit="pictures",
         ),
     ),
 )
@@ -433,6 +451,56 @@ MODELS: Final = Section(
             "auto gives a request without a prompt_cache_key one that is the same for its whole conversation.",
             "Take auto for an upstream that routes by it, such as OpenAI's.",
         ),
+        Option(
+            "pin",
+            kinds.PATTERN,
+            "Regular expressions. A message whose text matches one is carried word for word through every cut,"
+            " together up to a fifth of the window, and is neither elided nor shortened.",
+            "Name what marks rules that must not be lost, such as the title of AGENTS.md.",
+            is_list=True,
+        ),
+        Option(
+            "protect_tools",
+            kinds.NAME,
+            "Tools whose results are neither elided nor shortened, with or without their namespace.",
+            "Name tools whose output must be exact to be of use.",
+            is_list=True,
+        ),
+        Option(
+            "keep_user_tokens",
+            kinds.whole(),
+            "The newest of the user's messages that a cut removes are carried word for word, up to so much and to a"
+            " sixteenth of the window. The first one is carried up to a tenth besides.",
+            "Raise it when wishes must outlive many cuts; 0 leaves them to the summary.",
+            unit="tokens",
+        ),
+        Option(
+            "summary_role",
+            kinds.choice(SummaryRole),
+            "Where the text stands that replaces old turns. auto: within a user message that is there anyway, which"
+            " every chat template accepts. user or system: in a message of its own.",
+            "Take another for a model that you know to follow it better.",
+        ),
+        Option(
+            "repair",
+            kinds.SWITCH,
+            "Mends an order of tool calls and results that upstreams refuse: a call without its result, a result"
+            " without its call, a message between the two.",
+            "Set it to false to see the upstream's own refusal.",
+        ),
+        Option(
+            "orphans",
+            kinds.choice(Orphans),
+            "What a repair makes of a tool result without its call: text of a user message, or nothing (drop).",
+            "Take drop for clients that cut their history themselves.",
+        ),
+        Option(
+            "vision",
+            kinds.SWITCH,
+            "Whether the model sees pictures. If not, a statement stands in the place of each.",
+            "Set it to false for a model that refuses requests with pictures.",
+        ),
+        IMAGES,
         ELIDE,
         SUMMARY,
         DROP,

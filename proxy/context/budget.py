@@ -13,6 +13,9 @@ MOST_ASKED = 0.25
 MOST_BY_DEFAULT = 0.125
 """The same for a request that names none: most answers are short, and what history fills is not free for them."""
 
+SHORT_ANSWER = 1 / 32
+"""Share of the window that the shortest answer worth having takes: 256 tokens of 8,192."""
+
 LEAST_ANSWER = 16
 """A max_tokens is never lowered below this many tokens; below it an answer is worth nothing."""
 
@@ -27,6 +30,11 @@ class Budget:
     tokens: int
     trigger: int
     target: int
+
+    @property
+    def ceiling(self) -> int:
+        """The largest prompt that is worth sending as it is: it leaves room for a short answer at least."""
+        return max(self.tokens, self.window - self.margin - int(self.window * SHORT_ANSWER))
 
     def answer_room(self, prompt_tokens: int) -> int:
         """Tokens that are left for the answer beside a prompt of this size; may be negative."""

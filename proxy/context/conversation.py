@@ -93,6 +93,12 @@ class Message:
         counts = (str(len(calls)), str(len(media)))
         return digest_of(self.role, self.text, self.refusal, self.name, self.answers, *counts, *calls, *media)
 
+    @cached_property
+    def around_content(self) -> tuple[bytes, bytes] | None:
+        """The raw bytes before and behind the content's value, found once; None where there is no such, or several."""
+        found = [span for span in rawjson.spans(self.raw) if span.key == "content"]
+        return (self.raw[: found[0].start], self.raw[found[0].stop :]) if len(found) == 1 else None
+
     @property
     def is_user(self) -> bool:
         return self.kind is Kind.USER
@@ -259,8 +265,30 @@ class _Content:
     thoughts: str = ""
 
 
-THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text"})
+_THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text"})
 """Types of parts that hold what the model thought (Anthropic, Mistral, Responses): reasoning, wherever it stands."""
+
+
+class Part(StrEnum):
+    """What an element of a content list is read as; what is empty or no object and no text is NOTHING."""
+
+    TEXT = "text"
+    THOUGHT = "thought"
+    MEDIA = "media"
+    NOTHING = "nothing"
+
+
+def part_of(value: object) -> Part:
+    """Models see a part's text whatever the part's type is called; `text` may be missing, null or empty."""
+    if isinstance(value, str):
+        return Part.TEXT
+    fields = _fields(value)
+    kind = fields.get("type")
+    if isinstance(kind, str) and kind in _THOUGHTS:
+        return Part.THOUGHT
+    if "text" in fields:
+        return Part.TEXT
+    return Part.MEDIA if fields else Part.NOTHING
 
 
 def _content(message: dict[str, object]) -> _Content:
@@ -278,20 +306,20 @@ def _content(message: dict[str, object]) -> _Content:
 
 
 def _parts(content: Sequence[object]) -> _Content:
-    """Models see a part's text whatever the part's type is called; `text` may be missing, null or empty."""
     texts: list[str] = []
     media: list[Media] = []
     thoughts: list[str] = []
     for part in content:
-        fields = _fields(part)
-        kind = fields.get("type")
-        if isinstance(kind, str) and kind in THOUGHTS:
-            thoughts.append(_thought(fields))
-        elif isinstance(part, str) or "text" in fields:
-            text = part if isinstance(part, str) else _text(fields["text"])
-            texts += [text] if text else []
-        elif fields:
-            media.append(_media(fields, after=len("\n".join(texts))))
+        match part_of(part):
+            case Part.TEXT:
+                text = part if isinstance(part, str) else _text(_fields(part).get("text"))
+                texts += [text] if text else []
+            case Part.THOUGHT:
+                thoughts.append(_thought(_fields(part)))
+            case Part.MEDIA:
+                media.append(_media(_fields(part), after=len("\n".join(texts))))
+            case Part.NOTHING:
+                pass
     return _Content("\n".join(texts), tuple(media), "\n".join(thoughts))
 
 

@@ -7,14 +7,11 @@ the way to the trigger; beyond that it does not fit, and keeping it would only b
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
-from proxy.context import checkpoint
-from proxy.context.checkpoint import Cut, Edits
-from proxy.context.situation import Situation
-
-TASK_SHARE = 0.1
-"""The first user message is carried verbatim through a cut up to this share of the window."""
-
+from proxy.context import pins, view
+from proxy.context.edits import Edits, SummaryRole
+from proxy.context.situation import NEW_MESSAGE, Situation
 
 FRAME_TOKENS = 48
 """The fixed words around a block and its parts, rounded up."""
@@ -26,18 +23,25 @@ def choose(situation: Situation, edits: Edits, block_tokens: int) -> int | None:
     candidates = possible(situation, edits)
     if not candidates or limits is None:
         return None
-    kept = situation.kept_tokens(edits)
-    sizes = {cut: _size(situation, cut, block_tokens) + kept[cut] for cut in candidates}
-    chosen = next((cut for cut in candidates if sizes[cut] <= limits.target), candidates[-1])
+    each = situation.message_tokens(edits)
+    kept = _from_each_on(each)
+
+    def fits(cut: int, tokens: int) -> bool:
+        # What is kept alone is known at once; what the block carries is worked out only where that may fit.
+        least = situation.fixed + block_tokens + kept[cut]
+        return least <= tokens and _before(situation, cut, block_tokens, each) + kept[cut] <= tokens
+
+    chosen = next((cut for cut in candidates if fits(cut, limits.target)), candidates[-1])
     for wanted in (_by_share(situation, candidates, kept), _by_turns(situation, candidates)):
-        if wanted is not None and wanted < chosen and sizes[wanted] <= limits.halfway:
+        if wanted is not None and wanted < chosen and fits(wanted, limits.halfway):
             chosen = wanted
     return chosen
 
 
 def size_after(situation: Situation, edits: Edits, stop: int, block_tokens: int) -> int:
     """Tokens of the view after a cut with a block of about so many tokens."""
-    return _size(situation, stop, block_tokens) + situation.kept_tokens(edits)[stop]
+    each = situation.message_tokens(edits)
+    return _before(situation, stop, block_tokens, each) + sum(each[stop:])
 
 
 def possible(situation: Situation, edits: Edits) -> list[int]:
@@ -51,26 +55,29 @@ def possible(situation: Situation, edits: Edits) -> list[int]:
 
 def removes_something(situation: Situation, stop: int) -> bool:
     """Whether a cut takes away more than the one message that comes back as the lead."""
-    return stop > 1 or (stop == 1 and checkpoint.lead_index(situation.conversation, Cut(stop)) != 0)
+    return stop > 1 or (stop == 1 and view.lead_index(situation.conversation, stop) != 0)
 
 
-def carries_task(situation: Situation, stop: int) -> bool:
-    """Whether the first user message goes verbatim into the block: it is cut off, no lead, and not too large."""
-    starts = situation.conversation.turn_starts
-    if not starts or starts[0] >= stop or situation.limits is None:
-        return False
-    lead = checkpoint.lead_index(situation.conversation, Cut(stop))
-    return lead != starts[0] and situation.sizes[starts[0]].content <= TASK_SHARE * situation.limits.window
+def _from_each_on(each: Sequence[int]) -> list[int]:
+    """`kept[i]`: tokens of `history[i:]`; one longer than the history."""
+    return list(accumulate(reversed(each), initial=0))[::-1]
 
 
-def _size(situation: Situation, stop: int, block_tokens: int) -> int:
+def _before(situation: Situation, stop: int, block_tokens: int, each: Sequence[int]) -> int:
     """Tokens of all that stands before the kept history after a cut."""
-    lead = checkpoint.lead_index(situation.conversation, Cut(stop))
-    own = situation.sizes[lead].tokens if lead is not None and lead < stop else 0
-    task = (
-        situation.sizes[situation.conversation.turn_starts[0]].tokens if carries_task(situation, stop) else 0
+    lead = view.lead_index(situation.conversation, stop)
+    own = each[lead] if lead is not None and lead < stop else 0
+    alone = lead is None or situation.policy.summary_role is not SummaryRole.AUTO
+    carried = sum(map(situation.carried_tokens, pins.carried(situation, stop)))
+    return (
+        situation.fixed
+        + FRAME_TOKENS
+        + block_tokens
+        + own
+        + carried
+        + (NEW_MESSAGE if alone else 0)
+        + situation.to_come
     )
-    return situation.fixed + FRAME_TOKENS + block_tokens + own + task + situation.to_come
 
 
 def _by_share(situation: Situation, candidates: Sequence[int], kept: Sequence[int]) -> int | None:

@@ -1,16 +1,16 @@
 """The ladder: from a measured conversation to the edits that make it fit.
 
-Rules. Planning is a pure function of the situation; it either answers with edits or says which summary it still needs,
-and is then asked again with more facts. Steps are taken in the configured order, each as far as the target needs, and
-a step that makes the view no smaller is not taken. What one step missed by less than half the way to the trigger is
-not worth the next one's loss. At or below the trigger only the configured limits apply. A view that is planned again
-needs no further edit.
+Rules. Planning is a pure function of the situation; it either answers with edits or says what it still needs, a summary
+or the sizes of what it made, and is then asked again with more facts. Steps are taken in the configured order, each as
+far as the target needs, and a step that makes the view no smaller is not taken. What one step missed by less than half
+the way to the trigger is not worth the next one's loss. At or below the trigger only the configured limits apply. A
+view that is planned again needs no further edit.
 """
 
 from dataclasses import dataclass
 
-from proxy.context.checkpoint import Edits
-from proxy.context.situation import NeedSummary, Situation
+from proxy.context.edits import Edits
+from proxy.context.situation import NeedSizes, NeedSummary, Situation
 from proxy.context.strategies import LIMITS, STRATEGIES
 
 
@@ -22,10 +22,12 @@ class Plan:
     tokens: int
 
 
-def plan(situation: Situation, edits: Edits) -> Plan | NeedSummary:
+def plan(situation: Situation, edits: Edits) -> Plan | NeedSummary | NeedSizes:
     """What to do to the conversation, beginning from the edits that already apply."""
     for limit in LIMITS:
         edits = limit(situation, edits)
+    if made := situation.unsized(edits):
+        return NeedSizes(made)
     tokens = situation.tokens(edits)
     if situation.limits is None or tokens <= situation.limits.trigger:
         return Plan(edits, tokens)
@@ -35,6 +37,8 @@ def plan(situation: Situation, edits: Edits) -> Plan | NeedSummary:
         step = STRATEGIES[name](situation, edits)
         if isinstance(step, NeedSummary):
             return step
+        if made := situation.unsized(step):
+            return NeedSizes(made)
         smaller = situation.tokens(step)
         if smaller < tokens:
             edits, tokens = step, smaller

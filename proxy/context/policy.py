@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from proxy.context.calibration import CalibrationPolicy
+from proxy.context.edits import SummaryRole
 
 
 class Mode(StrEnum):
@@ -38,6 +39,13 @@ class OnOverflow(StrEnum):
 
     FORWARD = "forward"
     REFUSE = "refuse"
+
+
+class Orphans(StrEnum):
+    """What becomes of a tool result whose call is not in the conversation, where requests are repaired."""
+
+    TEXT = "text"
+    DROP = "drop"
 
 
 DEFAULT_MARKER = "[Output of {tool} left out here: {characters} characters, {lines} lines.]"
@@ -80,6 +88,13 @@ class DropPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ImagePolicy:
+    """`keep`: so many of the newest pictures are forwarded at most."""
+
+    keep: int = 20
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPolicy:
     """All that is decided per model.
 
@@ -88,19 +103,33 @@ class ModelPolicy:
     margin          share of the window kept free against errors of the estimate
     compact_at      share of the budget over which history is compacted
     compact_to      share of the budget that a compaction aims at
+    summary_role    where the block that stands for removed history goes
+    keep_user_tokens  recent user messages that are carried verbatim through a cut, up to so many tokens
+    pin             regular expressions; messages whose text matches one are carried verbatim through a cut
+    protect_tools   names of tools whose results are neither elided nor shortened
+    vision          whether the model sees pictures; if not, a statement stands for each
+    repair          whether a broken order of calls and results, which upstreams refuse, is mended
     """
 
     window: int | None = None
     reserve_output: int = 4096
     margin: float = 0.03
-    compact_at: float = 0.95
-    compact_to: float = 0.4
-    strategies: tuple[str, ...] = ("elide", "summarize", "drop")
+    compact_at: float = 1.0
+    compact_to: float = 0.36
+    strategies: tuple[str, ...] = ("images", "elide", "summarize", "drop", "shorten")
     mode: Mode = Mode.MANAGE
     usage: UsageMode = UsageMode.INJECT
     clamp_max_tokens: bool = True
     on_overflow: OnOverflow = OnOverflow.FORWARD
     prompt_cache_key: CacheKey = CacheKey.OFF
+    summary_role: SummaryRole = SummaryRole.AUTO
+    keep_user_tokens: int = 0
+    pin: tuple[str, ...] = ()
+    protect_tools: tuple[str, ...] = ()
+    vision: bool = True
+    repair: bool = True
+    orphans: Orphans = Orphans.TEXT
+    images: ImagePolicy = field(default_factory=ImagePolicy)
     elide: ElidePolicy = field(default_factory=ElidePolicy)
     summary: SummaryPolicy = field(default_factory=SummaryPolicy)
     drop: DropPolicy = field(default_factory=DropPolicy)

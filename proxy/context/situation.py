@@ -2,18 +2,21 @@
 
 Rules. All numbers here are raw tokens, our own uncalibrated measure; the caller has divided the budget by the learned
 factor. Sizes are sums of what was measured once per message, so that trying an edit costs no tokenising; only short
-texts of our own making are counted here.
+texts of our own making are counted here. The size of a message that was shortened is asked of the edge.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from proxy.context import checkpoint
-from proxy.context.checkpoint import Cut, Edits
-from proxy.context.conversation import Conversation
+from proxy.context import view
+from proxy.context.conversation import Conversation, Message
+from proxy.context.edits import Cut, Edits, SummaryRole
 from proxy.context.policy import ModelPolicy
 from proxy.context.tokens import Size
+
+FRAME = 12
+"""Tokens of the fixed words around a message that is carried in a block, rounded up."""
 
 NEW_MESSAGE = 4
 """Tokens of an empty user message: three for the message and one for its role."""
@@ -21,9 +24,14 @@ NEW_MESSAGE = 4
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Raw tokens of a prompt: over `trigger` history is compacted down to `target`; over `budget` it does not fit."""
+    """Raw tokens of a prompt.
+
+    Over `trigger` history is compacted down to `target`; over `budget` it does not fit beside the answer's reserve;
+    over `ceiling` it is not worth sending.
+    """
 
     window: int
+    ceiling: int
     budget: int
     trigger: int
     target: int
@@ -43,12 +51,21 @@ class NeedSummary:
     previous: str
 
 
+@dataclass(frozen=True, slots=True)
+class NeedSizes:
+    """Nobody can go on without the sizes of these messages, which edits have made."""
+
+    messages: tuple[Message, ...]
+
+
 @dataclass(frozen=True)
 class Situation:
     """One request, measured. `sizes` are those of the history; `fixed` is all that no edit changes.
 
-    `summaries` maps the `stop` of a needed summary to its text, or to None when it could not be had. `to_come` are
-    tokens that will have been appended by the time the plan is used; no edit touches them.
+    summaries   the `stop` of a needed summary -> its text, or None when it could not be had
+    pinned      the messages that configured patterns match, ascending
+    made        the raw bytes of messages that edits have made -> their sizes
+    to_come     tokens that will have been appended by the time the plan is used; no edit touches them
     """
 
     conversation: Conversation
@@ -58,34 +75,65 @@ class Situation:
     limits: Limits | None
     count: Callable[[str], int]
     summaries: Mapping[int, str | None] = field(default_factory=dict)
+    pinned: tuple[int, ...] = ()
+    made: Mapping[bytes, Size] = field(default_factory=dict)
     to_come: int = 0
 
     def tokens(self, edits: Edits) -> int:
         """Raw tokens of the view under these edits."""
-        lead = self.lead_tokens(edits.cut) if edits.cut else 0
-        return self.fixed + lead + self.kept_tokens(edits)[edits.start] + self.to_come
+        each = self.message_tokens(edits)
+        lead = self.lead_tokens(edits.cut, each) if edits.cut else 0
+        return self.fixed + lead + sum(each[edits.start :]) + self.to_come
 
-    def kept_tokens(self, edits: Edits) -> list[int]:
-        """`kept[i]`: tokens of `history[i:]` under the rewrites; one longer than the history."""
-        kept = [0] * (len(self.sizes) + 1)
-        rewritten = {r.index: self.count(r.text) for r in edits.rewrites}
-        for index in range(len(self.sizes) - 1, -1, -1):
-            size = self.sizes[index]
-            tokens = size.tokens - size.content + rewritten[index] if index in rewritten else size.tokens
-            kept[index] = kept[index + 1] + tokens
-        return kept
+    def message_tokens(self, edits: Edits) -> list[int]:
+        """Tokens of each message of the history under the edits of messages; those cut off included."""
+        tokens = [size.tokens for size in self.sizes]
+        for blanked in edits.blanked:
+            media = self.conversation.history[blanked.index].media
+            stands = [self.count(view.placeholder(media[place])) + 1 for place in blanked.media]
+            gone = [self.sizes[blanked.index].media[place] for place in blanked.media]
+            tokens[blanked.index] += sum(stands) - sum(gone)
+        for index, message in self._shortened(edits):
+            tokens[index] = self.made[message.raw].tokens
+        for rewrite in edits.rewrites:
+            tokens[rewrite.index] = self.rewritten_tokens(rewrite.index, rewrite.text)
+        return tokens
 
-    def lead_tokens(self, cut: Cut) -> int:
-        """What a cut adds: its block, and the removed user message that takes the block in, if it is one."""
-        lead = checkpoint.lead_index(self.conversation, cut)
-        own = self.sizes[lead].tokens if lead is not None and lead < cut.stop else 0
-        return own + self.block_tokens(cut) + (NEW_MESSAGE if lead is None else 0)
+    def rewritten_tokens(self, index: int, text: str) -> int:
+        """Tokens of a message whose whole content is replaced by this text."""
+        size = self.sizes[index]
+        return size.tokens - size.content - sum(size.media) + self.count(text)
+
+    def unsized(self, edits: Edits) -> tuple[Message, ...]:
+        """The messages that these edits shorten and whose sizes are not known yet."""
+        return tuple(message for _, message in self._shortened(edits) if message.raw not in self.made)
+
+    def _shortened(self, edits: Edits) -> Iterator[tuple[int, Message]]:
+        """The messages of the view that are shortened, and not replaced altogether, as they will be."""
+        if not edits.shortened:
+            return
+        changes = view.changes_of(edits)
+        lead = view.lead_index(self.conversation, edits.start)
+        for index in (each.index for each in edits.shortened):
+            is_there = index >= edits.start or index == lead
+            if is_there and changes[index].rewrite is None:
+                yield index, changes[index].applied_to(self.conversation.history[index])
+
+    def lead_tokens(self, cut: Cut, each: list[int]) -> int:
+        """What a cut adds: its block, and the removed user message that leads, if one does."""
+        lead = view.lead_index(self.conversation, cut.stop)
+        own = each[lead] if lead is not None and lead < cut.stop else 0
+        stands_alone = lead is None or cut.role is not SummaryRole.AUTO
+        return own + self.block_tokens(cut) + (NEW_MESSAGE if stands_alone else 0)
 
     def block_tokens(self, cut: Cut) -> int:
-        """Tokens of a cut's block; the carried task is taken from its measure."""
-        without_task = Cut(cut.stop, cut.summary, cut.summarised, cut.notice)
-        task = self.sizes[self.conversation.turn_starts[0]].content + 24 if cut.carries_task else 0
-        return task + self.count(checkpoint.block(self.conversation, without_task))
+        """Tokens of a cut's block; what is carried verbatim is taken from its measure."""
+        own = Cut(cut.stop, cut.summary, cut.summarised, cut.notice)
+        return sum(map(self.carried_tokens, cut.carried)) + self.count(view.block(self.conversation, own))
+
+    def carried_tokens(self, index: int) -> int:
+        """What it costs to carry one message verbatim in a block."""
+        return self.sizes[index].content + FRAME + self.count(view.carried_title(self.conversation, index))
 
     @cached_property
     def protected_from(self) -> int:

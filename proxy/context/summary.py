@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from proxy.context.clip import clip
 from proxy.context.conversation import Call, Message
 
 PROMPT = """\
@@ -35,6 +36,8 @@ _UNOPENED = re.compile(r"\A.*</(?:think|thinking|reasoning)>", re.DOTALL | re.IG
 """Templates that open the block themselves leave a model's answer with its end alone."""
 
 _SHORTEST_ITEM = 200
+_LABEL = 40
+"""Characters before an item of a transcript, about."""
 _SHORTEST_SUMMARY = 40
 """Characters, about a sentence; small models answer "OK." to a long transcript."""
 
@@ -84,14 +87,31 @@ def order(
     `{words}` in the prompt becomes the number of words that the summary may have. Messages are clipped to
     `item_characters` each, and further, all alike, until the whole is within the bound.
     """
-    limit = item_characters
+    system = (prompt or PROMPT).replace("{words}", str(words))
+    if most_characters is None:
+        return Order(system, _user_text(history, previous, item_characters))
+    limit = _fitting(history, item_characters, most_characters - len(previous))
     user = _user_text(history, previous, limit)
-    while most_characters is not None and len(user) > most_characters and limit > _SHORTEST_ITEM:
-        limit = max(_SHORTEST_ITEM, limit // 2)
-        user = _user_text(history, previous, limit)
-    if most_characters is not None:
-        user = clip(user, max(most_characters, _SHORTEST_ITEM))
-    return Order((prompt or PROMPT).replace("{words}", str(words)), user)
+    return Order(system, clip(user, max(most_characters, _SHORTEST_ITEM)))
+
+
+def _fitting(history: Sequence[Message], most: int, room: int) -> int:
+    """The largest limit for one item, up to `most`, at which all items together take about `room` characters."""
+    lengths = [
+        length
+        for m in history
+        for length in (len(m.reasoning), len(m.text) or len(m.refusal), *(len(c.arguments) for c in m.calls))
+        if length
+    ]
+    room -= _LABEL * len(lengths)
+    low, high = _SHORTEST_ITEM, max(most, _SHORTEST_ITEM)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(min(length, middle) for length in lengths) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def accept(answer: str, source_characters: int) -> str | Rejected:
@@ -107,15 +127,6 @@ def accept(answer: str, source_characters: int) -> str | Rejected:
     if len(text) >= source_characters:
         return Rejected("longer_than_source")
     return text
-
-
-def clip(text: str, limit: int) -> str:
-    """The text's head and tail within `limit` characters, with the number left out between them."""
-    if len(text) <= limit:
-        return text
-    head = limit * 2 // 3
-    tail = limit - head
-    return f"{text[:head]}\n[... {len(text) - limit} characters left out ...]\n{text[len(text) - tail :]}"
 
 
 def _user_text(history: Sequence[Message], previous: str, limit: int) -> str:

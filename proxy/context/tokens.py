@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import cast
 
 from proxy.context import pictures, rawjson
-from proxy.context.conversation import THOUGHTS, Kind, Message
+from proxy.context.conversation import Kind, Media, Message, Part, part_of
 
 Count = Callable[[str], int]
 """Text -> tokens. Total over every `str`, lone surrogates included."""
@@ -62,12 +62,14 @@ class Size:
     content    the part of `tokens` that is the message's text, and goes when the text is replaced
     category   what the message is counted as
     has_media  it holds images, audio or files, whose cost is a guess that must not teach the calibration
+    media      the tokens of each of its media, in their order; they go when the whole content is replaced
     """
 
     tokens: int
     content: int
     category: Category
     has_media: bool = False
+    media: tuple[int, ...] = ()
 
 
 def message_size(message: Message, count: Count, model: str) -> Size:
@@ -78,11 +80,9 @@ def message_size(message: Message, count: Count, model: str) -> Size:
         tokens += PER_NAME + count(message.name)
     tokens += sum(count(text) for text in (message.reasoning, message.refusal) if text)
     tokens += sum(PER_CALL + 2 * count(call.name) + count(call.arguments) for call in message.calls)
-    known = [media for media in message.media if media.kind in pictures.KINDS]
-    tokens += sum(pictures.media_tokens(media, model) for media in known)
-    if len(known) < len(message.media):
-        tokens += sum(count(text) for text in _texts_of_unknown_parts(message.raw))
-    return Size(tokens, content, category(message), bool(known))
+    media = tuple(_media_tokens(message, count, model)) if message.media else ()
+    pictured = any(each.kind in pictures.KINDS for each in message.media)
+    return Size(tokens + sum(media), content, category(message), pictured, media)
 
 
 def category(message: Message) -> Category:
@@ -97,22 +97,30 @@ def request_size(sizes: Sequence[Size], extras: int) -> int:
     return sum(size.tokens for size in sizes) + extras + REPLY_PRIMING
 
 
-_SIZED_APART = pictures.KINDS | THOUGHTS
-
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{400,}={0,2}")
 
 
-def _texts_of_unknown_parts(raw: bytes) -> Iterator[str]:
-    """What a model may read of parts that are neither text nor media nor thoughts: a nested result."""
+def _media_tokens(message: Message, count: Count, model: str) -> Iterator[int]:
+    """Tokens of each of a message's media; of kinds that are not known, a nested result say, what can be read."""
+    unknown = [] if all(map(_is_known, message.media)) else _media_parts(message.raw)
+    for place, media in enumerate(message.media):
+        if _is_known(media):
+            yield pictures.media_tokens(media, model)
+        else:
+            yield sum(map(count, _strings(unknown[place]))) if place < len(unknown) else 0
+
+
+def _is_known(media: Media) -> bool:
+    return media.kind in pictures.KINDS
+
+
+def _media_parts(raw: bytes) -> list[object]:
+    """The parts of a message that `Message.media` lists, in the same order."""
     try:
-        message = rawjson.value(raw)
+        content = _fields(rawjson.value(raw)).get("content")
     except rawjson.NotJSON:
-        return
-    content = _fields(message).get("content")
-    for part in content if isinstance(content, list) else ():
-        kind = _fields(part).get("type")
-        if "text" not in _fields(part) and not (isinstance(kind, str) and kind in _SIZED_APART):
-            yield from _strings(part)
+        return []
+    return [part for part in content if part_of(part) is Part.MEDIA] if isinstance(content, list) else []
 
 
 def _strings(value: object) -> Iterator[str]:

@@ -25,7 +25,10 @@ _LOOK_BACK: Final = 64
 
 @dataclass(slots=True)
 class Conversation:
-    """One conversation; tokens are calibrated estimates, times are seconds of the clock."""
+    """One conversation; tokens are calibrated estimates, times are seconds of the clock.
+
+    `pins` counts the messages that configured patterns match, `pins_in_view` those of them that were forwarded.
+    """
 
     id: str
     model: str
@@ -36,6 +39,8 @@ class Conversation:
     original_tokens: int | None = None
     forwarded_tokens: int | None = None
     last_action: str = "none"
+    pins: int = 0
+    pins_in_view: int = 0
     checkpoint: str | None = None
     cut_at: float | None = None
     seen_at: float = 0.0
@@ -62,6 +67,7 @@ class Ledger:
         entry.messages, entry.requests, entry.seen_at = len(chain), entry.requests + 1, now
         entry.window, entry.last_action = verdict.window, verdict.actions
         entry.original_tokens, entry.forwarded_tokens = verdict.original, verdict.forwarded
+        entry.pins, entry.pins_in_view = verdict.pins, verdict.pins_kept
         if verdict.checkpoint_id and verdict.checkpoint_id != entry.checkpoint:
             entry.compactions += 1
             entry.cut_at = now
@@ -85,6 +91,8 @@ class Ledger:
                 "checkpoint": entry.checkpoint,
                 "checkpoint_age_seconds": None if entry.cut_at is None else round(now - entry.cut_at, 1),
                 "compactions": entry.compactions,
+                "pins": entry.pins,
+                "pins_in_view": entry.pins_in_view,
                 "seen_seconds_ago": round(now - entry.seen_at, 1),
             }
             for entry in reversed(self._by_tip.values())

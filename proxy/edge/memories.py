@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from proxy.context import calibration, checkpoint
+from proxy.context import calibration
 from proxy.context.calibration import UNCALIBRATED, Calibration, CalibrationPolicy
-from proxy.context.checkpoint import Edits
+from proxy.context.edits import Edits, decode, encode
 from proxy.edge.lessons import INTERVAL, Lessons
 from proxy.errors import StoreUnavailable
 from proxy.exchange import Learn, Memory
@@ -82,12 +82,12 @@ class Memories:
         """Store edits unless there are some, or in their place; those that are there afterwards."""
         try:
             if replaces:
-                await self._store.write({key: checkpoint.encode(edits)})
+                await self._store.write({key: encode(edits)})
                 return edits
-            winner = await self._store.claim(key, checkpoint.encode(edits))
+            winner = await self._store.claim(key, encode(edits))
         except StoreUnavailable:
             return edits
-        return checkpoint.decode(winner) or edits
+        return decode(winner) or edits
 
     async def keep(self, key: str, text: str) -> None:
         """Store a summary of the prefix that this key names, for when it is needed."""
@@ -117,7 +117,7 @@ _CODEC: Final = msgspec.json.Decoder(Calibration)
 def _newest(chain: Sequence[str], values: Sequence[bytes | None]) -> tuple[str, Edits] | tuple[None, None]:
     for length in range(len(chain), 0, -1):
         value = values[length - 1]
-        edits = None if value is None else checkpoint.decode(value)
+        edits = None if value is None else decode(value)
         if edits is not None and edits.speaks_about <= length:
             return chain[length - 1], edits
     return None, None

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
 from proxy.context.calibration import CalibrationPolicy
-from proxy.context.checkpoint import Edits
 from proxy.context.conversation import Message
+from proxy.context.edits import Edits
 from proxy.context.tokens import Size
 from proxy.edge import headers
 from proxy.edge.downstream import Downstream, relay

@@ -42,27 +42,33 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     }
 )
 
-# Within `context`: planner -> strategies -> cuts -> situation -> summary, checkpoint -> tokens -> conversation ->
-# rawjson. Pictures are sized for tokens. Budget and calibration stand alone; the policy's frozen values lie below
-# whatever obeys them and know those two at most. The invariants are for tests, so nothing that serves may know them.
+# Within `context`: planner -> strategies -> cuts -> pins -> situation -> summary, view -> edits, tokens -> conversation
+# -> rawjson. Pictures are sized for tokens. Budget, calibration, clip and edits stand alone; the policy's frozen values
+# lie below whatever obeys them and know those at most. The invariants are for tests, so nothing that serves may know
+# them.
 _MESSAGES: Final = frozenset({"conversation", "rawjson"})
 _SIZES: Final = _MESSAGES | {"tokens", "pictures"}
-_SITUATION: Final = _SIZES | {"summary", "checkpoint", "policy", "budget"}
-_STEPS: Final = _SITUATION | {"situation", "cuts", "calibration"}
+_SITUATION: Final = _SIZES | {"summary", "clip", "edits", "view", "policy", "budget"}
+_STEPS: Final = _SITUATION | {"situation", "pins", "cuts", "calibration"}
 CONTEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "planner": _STEPS | {"strategies"},
         "strategies": _STEPS,
-        "cuts": _SITUATION | {"situation"},
+        "cuts": _SITUATION | {"situation", "pins"},
+        "pins": _SITUATION | {"situation"},
         "situation": _SITUATION,
-        "summary": _SIZES,
-        "checkpoint": _SIZES,
+        "summary": _SIZES | {"clip"},
+        "view": _MESSAGES | {"pictures", "clip", "edits"},
+        "repair": _MESSAGES | {"policy"},
+        "checkpoint": _MESSAGES,
         "tokens": _MESSAGES | {"pictures"},
         "pictures": _MESSAGES,
-        "invariants": _MESSAGES,
+        "invariants": _MESSAGES | {"edits"},
         "conversation": frozenset({"rawjson"}),
         "rawjson": frozenset(),
-        "policy": frozenset({"budget", "calibration"}),
+        "policy": frozenset({"budget", "calibration", "edits"}),
+        "edits": frozenset(),
+        "clip": frozenset(),
         "budget": frozenset(),
         "calibration": frozenset(),
     }
@@ -412,7 +418,7 @@ VIOLATIONS: Final = (
     ("context", {"proxy.context.situation": "from proxy.context import cuts"}),
     ("context", {"proxy.context.summary": "from proxy.context.strategies import TABLE"}),
     ("context", {"proxy.context.summary": "from proxy.context import checkpoint"}),
-    ("context", {"proxy.context.checkpoint": "from proxy.context.summary import Transcript"}),
+    ("context", {"proxy.context.view": "from proxy.context.summary import Transcript"}),
     ("context", {"proxy.context.tokens": "from . import checkpoint"}),
     ("context", {"proxy.context.conversation": "import proxy.context.tokens"}),
     ("context", {"proxy.context.rawjson": "from proxy.context.conversation import Message"}),
@@ -504,9 +510,7 @@ ALLOWED: Final = (
         "proxy.context.planner.ladder": "from proxy.context.planner.step import Step",
         "proxy.context.planner.step": "",
     },
-    {
-        "proxy.context.cuts": "from proxy.context import checkpoint\nfrom proxy.context.situation import Situation"
-    },
+    {"proxy.context.cuts": "from proxy.context import view\nfrom proxy.context.situation import Situation"},
     {"proxy.context.policy": "from collections.abc import Mapping\nfrom proxy.context.budget import Budget"},
     {"proxy.context.tokens": "def open_round():\n    return reopen()\n"},
     {"proxy.context.": "", "proxy.edge.": "x = 1\n" * 45},

@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from proxy.context import conversation, tokens
+from proxy.context import conversation, pins, planner, tokens
 from proxy.context.conversation import Conversation
+from proxy.context.edits import Edits
+from proxy.context.planner import Plan
 from proxy.context.policy import ModelPolicy
-from proxy.context.situation import Limits, Situation
+from proxy.context.situation import Limits, NeedSizes, NeedSummary, Situation
 
 Raw = dict[str, Any]
 
@@ -20,6 +23,12 @@ LONG = st.tuples(st.text(alphabet="abcd \n", min_size=1, max_size=20), st.intege
 """Up to 1,200 characters, cheap to draw and to shrink."""
 IDS = st.sampled_from(["call_0", "call_1", "call_2", "call_3"])
 NAMES = st.sampled_from(["read_file", "run", "search"])
+PICTURES = st.sampled_from(["low", "high", "auto"]).map(
+    lambda detail: {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": detail}}
+)
+PICTURED = st.tuples(LONG, st.lists(PICTURES, min_size=1, max_size=3)).map(
+    lambda drawn: [*drawn[1][1:], {"type": "text", "text": drawn[0]}, drawn[1][0]]
+)
 CONTENT = st.one_of(
     WORDS,
     LONG,
@@ -42,7 +51,7 @@ def tool_round(draw: st.DrawFn) -> list[Raw]:
         {
             "id": id_,
             "type": "function",
-            "function": {"name": draw(NAMES), "arguments": json.dumps({"a": draw(WORDS)})},
+            "function": {"name": draw(NAMES), "arguments": json.dumps({"a": draw(st.one_of(WORDS, LONG))})},
         }
         for id_ in ids
     ]
@@ -73,7 +82,7 @@ def plain_protocol_round(draw: st.DrawFn) -> list[Raw]:
     ]
 
 
-USER = CONTENT.map(lambda content: [{"role": "user", "content": content}])
+USER = st.one_of(CONTENT, CONTENT, PICTURED).map(lambda content: [{"role": "user", "content": content}])
 ASSISTANT = CONTENT.map(lambda content: [{"role": "assistant", "content": content, "vendor": 1.0}])
 VALID = st.one_of(USER, ASSISTANT, tool_round(), legacy_round(), plain_protocol_round())
 
@@ -119,4 +128,29 @@ def situation(
     """The conversation, measured by the given counter."""
     sizes = [tokens.message_size(message, counter, "") for message in talk.messages]
     head = len(talk.head)
-    return Situation(talk, tuple(sizes[head:]), tokens.request_size(sizes[:head], 0), policy, limits, counter)
+    fixed = tokens.request_size(sizes[:head], 0)
+    pinned = pins.pinned(talk, policy)
+    return Situation(talk, tuple(sizes[head:]), fixed, policy, limits, counter, pinned=pinned)
+
+
+Step = Callable[[Situation], Edits | Plan | NeedSummary | NeedSizes]
+
+
+def answered(case: Situation, step: Step, summary: str | None) -> Edits | Plan:
+    """A step to its end: every summary answered with the same text, every size measured."""
+    while True:
+        match said := step(case):
+            case NeedSummary():
+                case = replace(case, summaries={**case.summaries, said.stop: summary})
+            case NeedSizes():
+                sizes = {m.raw: tokens.message_size(m, case.count, "") for m in said.messages}
+                case = replace(case, made={**case.made, **sizes})
+            case _:
+                return said
+
+
+def planned(case: Situation, edits: Edits, summary: str | None) -> Plan:
+    """Planning to its end."""
+    done = answered(case, lambda known: planner.plan(known, edits), summary)
+    assert isinstance(done, Plan)
+    return done

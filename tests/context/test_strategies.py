@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from proxy.context import checkpoint, planner
-from proxy.context.checkpoint import NOTHING, Edits, Rewrite
+from proxy.context import planner
 from proxy.context.conversation import Conversation
+from proxy.context.edits import NOTHING, Cut, Edits, Rewrite
 from proxy.context.policy import DropPolicy, ElidePolicy, ModelPolicy
 from proxy.context.situation import Limits, NeedSummary, Situation
 from proxy.context.strategies import drop, elide, summarize
+from proxy.context.view import apply
 from tests.context.histories import read, situation
 
 LONG = "line of output\n" * 40
-SMALL = Limits(10_000, 9_000, 8_000, 1)
+SMALL = Limits(10_000, 9_500, 9_000, 8_000, 1)
 USER = {"role": "user", "content": "go"}
 
 
@@ -27,13 +28,17 @@ def called(name: str, id_: str = "a", **result: Any) -> list[dict[str, Any]]:
 
 
 def case(*messages: dict[str, Any], keep: int = 0, limits: Limits = SMALL, **policy: Any) -> Situation:
-    """A situation whose newest round is a short user message, so that everything before it may go."""
+    """A situation whose newest round is a short user message, so that everything before it may go.
+
+    No user message is carried unless the policy says so.
+    """
+    policy = {"keep_user_tokens": 0, **policy}
     talk = read([*messages, {"role": "user", "content": "and?"}])
     return situation(talk, limits, ModelPolicy(elide=ElidePolicy(keep=keep), **policy))
 
 
 def elided(of: Situation) -> Conversation:
-    return checkpoint.apply(of.conversation, elide.plan(of, NOTHING))
+    return apply(of.conversation, elide.plan(of, NOTHING))
 
 
 def test_a_marker_says_what_went_from_which_tool_and_how_large_it_was() -> None:
@@ -91,14 +96,14 @@ def test_b67_oldest_results_go_first_and_only_as_many_as_the_target_needs() -> N
     rounds = [message for number in range(4) for message in called("f", f"c{number}")]
     of = case(USER, *rounds)
     whole = of.tokens(NOTHING)
-    edits = elide.plan(replace(of, limits=Limits(whole, whole, whole, whole - 150)), NOTHING)
+    edits = elide.plan(replace(of, limits=Limits(whole, whole, whole, whole, whole - 150)), NOTHING)
     assert [rewrite.index for rewrite in edits.rewrites] == [2, 4]
 
 
 def test_b66_the_marker_is_the_configured_one_and_a_tools_odd_name_cannot_break_it() -> None:
     talk = read([USER, *called("read\n\u202e{file}" + "x" * 99), {"role": "user", "content": "and?"}])
     of = situation(talk, SMALL, ModelPolicy(elide=ElidePolicy(keep=0, marker="(gone: {tool}, {lines})")))
-    text = checkpoint.apply(talk, elide.plan(of, NOTHING)).history[2].text
+    text = apply(talk, elide.plan(of, NOTHING)).history[2].text
     assert text.startswith("(gone: read{file}xxx")
     assert "\n" not in text
     assert len(text) < 100
@@ -123,7 +128,7 @@ def turns(number: int, size: int = 80) -> list[dict[str, Any]]:
 def test_a_cut_keeps_as_much_as_the_target_allows() -> None:
     of = case(*turns(20))
     whole = of.tokens(NOTHING)
-    limits = Limits(whole, whole, whole - 1, whole // 2)
+    limits = Limits(whole, whole, whole, whole - 1, whole // 2)
     edits = drop.plan(replace(of, limits=limits), NOTHING)
     assert edits.cut is not None
     assert edits.cut.stop % 2 == 0, "before a user message"
@@ -134,7 +139,7 @@ def test_a_cut_keeps_as_much_as_the_target_allows() -> None:
 def test_what_a_summary_must_cover_goes_from_the_end_of_the_last_to_the_cut() -> None:
     of = case(*turns(20))
     whole = of.tokens(NOTHING)
-    of = replace(of, limits=Limits(10 * whole, whole, whole - 1, whole // 2))
+    of = replace(of, limits=Limits(10 * whole, whole, whole, whole - 1, whole // 2))
     need = summarize.plan(of, NOTHING)
     assert isinstance(need, NeedSummary)
     assert (need.start, need.previous) == (0, "")
@@ -143,7 +148,7 @@ def test_what_a_summary_must_cover_goes_from_the_end_of_the_last_to_the_cut() ->
     assert first.cut is not None
     grown = case(*turns(40))
     more = grown.tokens(first)
-    again = summarize.plan(replace(grown, limits=Limits(10 * more, more, more - 1, more // 2)), first)
+    again = summarize.plan(replace(grown, limits=Limits(10 * more, more, more, more - 1, more // 2)), first)
     assert isinstance(again, NeedSummary)
     assert (again.start, again.previous) == (first.cut.stop, "so far")
 
@@ -155,7 +160,7 @@ def test_a_sliding_window_moves_in_batches_so_that_the_prompt_is_append_only_bet
         talk = read(turns(number)[:-1])
         plan = planner.plan(situation(talk, None, policy), NOTHING)
         assert isinstance(plan, planner.Plan)
-        view = checkpoint.apply(talk, plan.edits)
+        view = apply(talk, plan.edits)
         assert len(view.turn_starts) <= 6
         assert view.history[-1].raw == talk.history[-1].raw
         views.append([message.raw for message in view.history])
@@ -168,11 +173,10 @@ def test_b02_a_sliding_window_never_leaves_a_result_without_its_call() -> None:
     policy = ModelPolicy(drop=DropPolicy(max_turns=1))
     plan = planner.plan(situation(talk, None, policy), NOTHING)
     assert isinstance(plan, planner.Plan)
-    view = checkpoint.apply(talk, plan.edits)
+    view = apply(talk, plan.edits)
     assert [message.role for message in view.history] == ["user", "assistant", "tool"]
 
 
 def test_edits_behind_a_new_cut_stay_and_those_before_it_go() -> None:
     edits = Edits(None, (Rewrite(1, "x", "elide"), Rewrite(5, "y", "elide")))
-    assert edits.with_cut(checkpoint.Cut(3)).rewrites == (Rewrite(5, "y", "elide"),)
-    assert edits.actions() == "elide=2"
+    assert edits.with_cut(Cut(3)).rewrites == (Rewrite(5, "y", "elide"),)

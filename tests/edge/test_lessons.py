@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import pytest
 
 from proxy.context.calibration import CalibrationPolicy
-from proxy.context.checkpoint import Cut, Edits
+from proxy.context.edits import Cut, Edits
 from proxy.edge.lessons import Lessons
 from proxy.edge.memories import Memories
 from proxy.exchange import Learn

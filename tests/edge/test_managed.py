@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.context.checkpoint import Edits
 from proxy.context.conversation import Message
+from proxy.context.edits import Edits
 from proxy.context.policy import Mode, ModelPolicy, UsageMode
 from proxy.context.tokens import Size
 from proxy.edge.memories import Memories

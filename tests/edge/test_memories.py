@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from proxy.context.calibration import CalibrationPolicy
-from proxy.context.checkpoint import Cut, Edits
+from proxy.context.edits import Cut, Edits
 from proxy.edge.memories import Memories
 from proxy.errors import StoreUnavailable
 from proxy.exchange import Learn, Memory

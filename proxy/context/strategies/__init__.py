@@ -4,17 +4,23 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from proxy.context.checkpoint import Edits
+from proxy.context.edits import Edits
 from proxy.context.situation import NeedSummary, Situation
-from proxy.context.strategies import drop, elide, summarize
+from proxy.context.strategies import drop, elide, images, shorten, summarize
 
 Strategy = Callable[[Situation, Edits], Edits | NeedSummary]
 
 STRATEGIES: Final[Mapping[str, Strategy]] = MappingProxyType(
-    {"elide": elide.plan, "summarize": summarize.plan, "drop": drop.plan}
+    {
+        "images": images.plan,
+        "elide": elide.plan,
+        "summarize": summarize.plan,
+        "drop": drop.plan,
+        "shorten": shorten.plan,
+    }
 )
 
-LIMITS: Final[tuple[Callable[[Situation, Edits], Edits], ...]] = (drop.limit,)
+LIMITS: Final[tuple[Callable[[Situation, Edits], Edits], ...]] = (images.limit, drop.limit)
 """Applied to every request, whatever its size."""
 
 NAMES: Final = frozenset(STRATEGIES)

@@ -2,34 +2,31 @@
 
 Rules. Two occasions, one cut: size demands it (after the gentler strategies, or when no summary could be had), or the
 configured sliding window of user turns is exceeded. The sliding window moves in batches of half its length, so that
-the prompt stays append-only between two moves, and never holds more turns than configured. An existing summary stays.
+the prompt stays append-only between two moves, and never holds more turns than configured. An existing summary and
+what is pinned stay while there is room for them.
 """
 
-from proxy.context import cuts
-from proxy.context.checkpoint import Cut, Edits
+from proxy.context import cuts, pins
+from proxy.context.edits import Cut, Edits
 from proxy.context.situation import Situation
 
 
 def plan(situation: Situation, edits: Edits) -> Edits:
-    """The history cut at a safe cut, down to the target; what still does not fit then loses its summary too."""
+    """The history cut at a safe cut, down to the target; where that does not fit, with a lighter block."""
     summary = edits.cut.summary if edits.cut else ""
     notice = _notice(situation, len(situation.sizes))
     stop = cuts.choose(situation, edits, situation.count(summary) + situation.count(notice))
     if stop is not None:
-        edits = edits.with_cut(_cut(situation, edits, stop, carries_task=cuts.carries_task(situation, stop)))
-    return _without_block(situation, edits)
+        edits = edits.with_cut(_cut(situation, edits, stop, pins.carried(situation, stop)))
+    return _with_lighter_block(situation, edits)
 
 
-def _without_block(situation: Situation, edits: Edits) -> Edits:
-    """Where the newest round leaves no room: first the summary goes, then the task that is carried along."""
-    cut, limits = edits.cut, situation.limits
-    if cut is None or limits is None:
+def _with_lighter_block(situation: Situation, edits: Edits) -> Edits:
+    """Where the newest round leaves no room for the block: without as much of it as does not fit."""
+    if edits.cut is None or situation.limits is None:
         return edits
-    for lighter in (
-        Cut(cut.stop, notice=_notice(situation, cut.stop), carries_task=cut.carries_task),
-        Cut(cut.stop, notice=_notice(situation, cut.stop)),
-    ):
-        if situation.tokens(edits) <= limits.budget:
+    for lighter in pins.lighter(situation, edits.cut, _notice(situation, edits.cut.stop)):
+        if situation.tokens(edits) <= situation.limits.budget:
             break
         edits = edits.with_cut(lighter)
     return edits
@@ -43,10 +40,12 @@ def limit(situation: Situation, edits: Edits) -> Edits:
     stop = _slide(situation, turns)
     if stop <= edits.start or not cuts.removes_something(situation, stop):
         return edits
-    cut = _cut(situation, edits, stop, carries_task=False)
-    slid = edits.with_cut(cut)
+    before = edits.cut.carried if edits.cut else ()
+    kept = {*before, *(index for index in pins.carried(situation, stop) if index in situation.pinned)}
+    slid = edits.with_cut(_cut(situation, edits, stop, tuple(sorted(kept))))
     if situation.tokens(slid) >= situation.tokens(edits):  # what goes is shorter than the notice
-        slid = edits.with_cut(Cut(cut.stop, cut.summary, cut.summarised))
+        cut = _cut(situation, edits, stop, tuple(sorted(kept)))
+        slid = edits.with_cut(Cut(cut.stop, cut.summary, cut.summarised, carried=cut.carried, role=cut.role))
     return slid
 
 
@@ -65,10 +64,11 @@ def _slide(situation: Situation, turns: int) -> int:
     return max(cut for cut in (0, *conversation.safe_cuts) if cut <= starts[gone])
 
 
-def _cut(situation: Situation, edits: Edits, stop: int, *, carries_task: bool) -> Cut:
+def _cut(situation: Situation, edits: Edits, stop: int, carried: tuple[int, ...]) -> Cut:
     before = edits.cut or Cut(0)
     notice = _notice(situation, stop - before.summarised)
-    return Cut(stop, before.summary, before.summarised, notice, carries_task or before.carries_task)
+    role = situation.policy.summary_role
+    return Cut(stop, before.summary, before.summarised, notice, carried, role)
 
 
 def _notice(situation: Situation, messages: int) -> str:

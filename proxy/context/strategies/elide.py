@@ -1,16 +1,19 @@
 """Old tool results become a marker that says what stood there.
 
 Rules. A marker is a statement about what is gone, never an order to the model, and holds nothing of the text. Oldest
-results go first and only as many as the target needs; the newest `keep` and the newest round stay whole. A result is
-left alone when its marker would be no shorter, or when it is a marker already.
+results go first and only as many as the target needs; the newest `keep` and the newest round stay whole, and so does
+what is pinned or of a protected tool. A result is left alone when its marker would be no shorter, or when it is a
+marker already.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from string import Formatter
 
-from proxy.context.checkpoint import Edits, Rewrite
+from proxy.context import pins
 from proxy.context.conversation import TOOL_RESULTS
+from proxy.context.edits import Edits, Rewrite
 from proxy.context.situation import Situation
 
 LONGEST_NAME = 64
@@ -24,16 +27,17 @@ def plan(situation: Situation, edits: Edits) -> Edits:
     """More results elided, until the view is within the target or nothing is left to elide."""
     assert situation.limits is not None
     excess = situation.tokens(edits) - situation.limits.target
+    each = situation.message_tokens(edits)
     done = {rewrite.index: rewrite for rewrite in edits.rewrites}
     for index in _candidates(situation, edits):
         if excess <= 0:
             break
         text = marker(situation, index)
-        saving = situation.sizes[index].content - situation.count(text)
+        saving = each[index] - situation.rewritten_tokens(index, text)
         if index not in done and saving > 0 and not is_marker(situation, index):
             done[index] = Rewrite(index, text, "elide")
             excess -= saving
-    return Edits(edits.cut, tuple(done[index] for index in sorted(done)))
+    return replace(edits, rewrites=tuple(done[index] for index in sorted(done)))
 
 
 def marker(situation: Situation, index: int) -> str:
@@ -67,7 +71,8 @@ def _candidates(situation: Situation, edits: Edits) -> Iterator[int]:
     results = [index for index, message in enumerate(history) if message.is_result]
     keep = situation.policy.elide.keep
     old = results[: max(0, len(results) - keep)]
-    yield from (index for index in old if edits.start <= index < situation.protected_from)
+    there = (index for index in old if edits.start <= index < situation.protected_from)
+    yield from (index for index in there if not pins.keeps_whole(situation, index))
 
 
 def _plain(name: str) -> str:

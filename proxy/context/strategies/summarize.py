@@ -6,8 +6,8 @@ and continues that one. One that makes the view no smaller is not used. Without 
 and the ladder goes on.
 """
 
-from proxy.context import cuts, summary
-from proxy.context.checkpoint import Cut, Edits
+from proxy.context import cuts, pins, summary
+from proxy.context.edits import Cut, Edits
 from proxy.context.situation import NeedSummary, Situation
 
 
@@ -36,8 +36,8 @@ def _newest_ready(situation: Situation, edits: Edits) -> int | None:
 
 
 def _cut(situation: Situation, edits: Edits, stop: int) -> Edits:
-    text = situation.summaries[stop] or ""
-    return edits.with_cut(Cut(stop, text, stop, carries_task=cuts.carries_task(situation, stop)))
+    text, role = situation.summaries[stop] or "", situation.policy.summary_role
+    return edits.with_cut(Cut(stop, text, stop, carried=pins.carried(situation, stop), role=role))
 
 
 def _need(situation: Situation, edits: Edits, ready: int | None, stop: int) -> NeedSummary:

@@ -1,0 +1,134 @@
+"""Edits: all that is done to one history, as values that hold no text of it.
+
+Rules. Edits say where and how, never what stood there: the client resends that. All indices count from the start of the
+history. Of one message the pictures are replaced first, then its content or the length of its texts; what is cut off
+needs no edit, except the message that comes back as the lead.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import msgspec
+
+
+class SummaryRole(StrEnum):
+    """Where the block of a cut stands.
+
+    AUTO    within a user message that is there anyway, which every chat template accepts
+    USER    in a user message of its own, before the kept history
+    SYSTEM  in a system message of its own, behind the system head
+    """
+
+    AUTO = "auto"
+    USER = "user"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`history[:stop]` is replaced by one block of text.
+
+    summary      what a model wrote of `history[:summarised]`; empty when there is none
+    notice       what stands for the messages that no summary covers; may be empty
+    carried      removed messages whose text stands verbatim in the block, ascending
+    role         where the block stands
+    """
+
+    stop: int
+    summary: str = ""
+    summarised: int = 0
+    notice: str = ""
+    carried: tuple[int, ...] = ()
+    role: SummaryRole = SummaryRole.AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The content of one message is replaced by this text; `action` is the strategy that did it."""
+
+    index: int
+    text: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """Each text of one message that is longer than `limit` characters keeps its head and its tail."""
+
+    index: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blanked:
+    """These media of one message, by their place in `Message.media`, become a text that says so."""
+
+    index: int
+    media: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """Everything that is done to one history. Each tuple ascends and names a message once."""
+
+    cut: Cut | None = None
+    rewrites: tuple[Rewrite, ...] = ()
+    shortened: tuple[Shortened, ...] = ()
+    blanked: tuple[Blanked, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self != NOTHING
+
+    @property
+    def speaks_about(self) -> int:
+        """Length of the history's prefix that these edits depend on."""
+        behind_cut = self.cut.stop + 1 if self.cut else 0
+        return max([behind_cut, *(edit.index + 1 for edit in self._of_messages())])
+
+    @property
+    def start(self) -> int:
+        """First history message that is still there."""
+        return self.cut.stop if self.cut else 0
+
+    def with_cut(self, cut: Cut) -> "Edits":
+        """These edits behind a new cut; those of a cut-off message stay where it may come back as the lead."""
+        return replace(self, cut=cut, rewrites=tuple(r for r in self.rewrites if r.index >= cut.stop))
+
+    def actions(self) -> str:
+        """What was done, as a header says it: `elide=4,summarize=31`; empty when nothing was."""
+        return ",".join(f"{action}={number}" for action, number in self._counts().items() if number)
+
+    def _counts(self) -> dict[str, int]:
+        counts = {"images": sum(len(b.media) for b in self.blanked)}
+        for rewrite in self.rewrites:
+            counts[rewrite.action] = counts.get(rewrite.action, 0) + 1
+        if self.cut:
+            counts["summarize"] = self.cut.summarised
+            counts["drop"] = self.cut.stop - self.cut.summarised
+        replaced = {rewrite.index for rewrite in self.rewrites}
+        counts["shorten"] = sum(each.index not in replaced for each in self.shortened)
+        return counts
+
+    def _of_messages(self) -> Iterator[Rewrite | Shortened | Blanked]:
+        yield from self.rewrites
+        yield from self.shortened
+        yield from self.blanked
+
+
+NOTHING = Edits()
+
+_CODEC = msgspec.json.Decoder(Edits)
+
+
+def encode(edits: Edits) -> bytes:
+    """The stored form of a checkpoint."""
+    return msgspec.json.encode(edits)
+
+
+def decode(stored: bytes) -> Edits | None:
+    """A checkpoint from its stored form; None for one that this version cannot read."""
+    try:
+        return _CODEC.decode(stored)
+    except msgspec.DecodeError:
+        return None

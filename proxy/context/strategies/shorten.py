@@ -1,0 +1,114 @@
+"""The largest texts that are left keep head and tail.
+
+Rules. The last resort, for what no cut can take: a tool result larger than the window, a pasted book. Three kinds of
+texts, one after the other and each only as far as needed: tool results, old texts and calls, and at last the newest
+messages, which are touched only when the prompt would not be worth sending otherwise; then it gets its whole reserve.
+Within one kind all are brought down to one length, so the largest lose most. What is pinned, of a protected tool or
+elided already is left alone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from proxy.context import clip, pins, view
+from proxy.context.edits import Edits, Shortened
+from proxy.context.situation import Limits, Situation
+
+_TRIES = 8
+"""Lengths that are tried for one kind: the first by the average tokens a character, each further one shorter."""
+
+_STEP = 0.75
+
+Kind = tuple[Callable[[Situation, int], bool], Callable[[Limits], int]]
+
+
+def plan(situation: Situation, edits: Edits) -> Edits:
+    """Texts shortened until the view fits; a plan whose messages have not been measured yet is a proposal."""
+    if situation.limits is None:
+        return edits
+    for belongs, endures in _KINDS:
+        if situation.tokens(edits) <= endures(situation.limits):
+            break
+        indices = [index for index in _left(situation, edits) if belongs(situation, index)]
+        edits = _brought_down(situation, edits, indices, situation.limits.trigger)
+        if situation.unsized(edits):
+            break
+    return edits
+
+
+def _is_result(situation: Situation, index: int) -> bool:
+    return situation.conversation.history[index].is_result and not _is_newest(situation, index)
+
+
+def _is_old(situation: Situation, index: int) -> bool:
+    return index < situation.protected_from and not _is_newest(situation, index)
+
+
+def _is_newest(situation: Situation, index: int) -> bool:
+    """The newest message, and the request that is being worked on."""
+    last = len(situation.conversation.history) - 1
+    return index in (last, next(reversed(situation.conversation.turn_starts), None))
+
+
+def _is_left(situation: Situation, index: int) -> bool:
+    return True
+
+
+_KINDS: Sequence[Kind] = (
+    (_is_result, lambda limits: limits.trigger),
+    (_is_old, lambda limits: limits.trigger),
+    (_is_left, lambda limits: limits.ceiling),
+)
+
+
+def _left(situation: Situation, edits: Edits) -> Iterator[int]:
+    """The messages of the view whose texts may be shortened."""
+    elided = {rewrite.index for rewrite in edits.rewrites}
+    lead = view.lead_index(situation.conversation, edits.start) if edits.cut else None
+    there = [lead] if lead is not None and lead < edits.start else []
+    for index in [*there, *range(edits.start, len(situation.conversation.history))]:
+        if index not in elided and not pins.keeps_whole(situation, index):
+            yield index
+
+
+def _brought_down(situation: Situation, edits: Edits, indices: Sequence[int], goal: int) -> Edits:
+    """These messages at one length that brings the view to the goal; at the least length where none does."""
+    best = edits
+    limit: float | None = None
+    for _ in range(_TRIES):
+        excess = situation.tokens(best) - goal
+        if excess <= 0:
+            return best
+        limit = (
+            _level(situation, edits, indices, situation.tokens(edits) - goal)
+            if limit is None
+            else limit * _STEP
+        )
+        proposal = _shortened(situation, edits, indices, max(int(limit), clip.LEAST))
+        if proposal == best or situation.unsized(proposal):
+            return proposal
+        best = proposal
+    return best
+
+
+def _level(situation: Situation, edits: Edits, indices: Sequence[int], excess: int) -> int:
+    """The length in characters at which these texts would have lost so many tokens, at their average rate."""
+    each = situation.message_tokens(edits)
+    lengths = sorted(
+        ((view.clippable(situation.conversation.history[i]), each[i]) for i in indices), reverse=True
+    )
+    low, high = clip.LEAST, max((length for length, _ in lengths), default=clip.LEAST)
+    while low < high:
+        middle = (low + high + 1) // 2
+        saved = sum(tokens * (length - middle) // length for length, tokens in lengths if length > middle)
+        low, high = (middle, high) if saved >= excess else (low, middle - 1)
+    return low
+
+
+def _shortened(situation: Situation, edits: Edits, indices: Sequence[int], limit: int) -> Edits:
+    limits = {each.index: each.limit for each in edits.shortened}
+    for index in indices:
+        if view.clippable(situation.conversation.history[index]) > limit:
+            limits[index] = min(limit, limits.get(index, limit))
+    shortened = tuple(Shortened(index, limits[index]) for index in sorted(limits))
+    return replace(edits, shortened=shortened) if shortened != edits.shortened else edits

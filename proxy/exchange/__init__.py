@@ -1,0 +1,30 @@
+"""The course of one request, and all that it says to the edge and is told by it."""
+
+from proxy.exchange.commands import (
+    Accepted,
+    Ask,
+    Command,
+    Learn,
+    LookUp,
+    Measure,
+    Measured,
+    Memory,
+    Order,
+    Outcome,
+    Prepare,
+    Refused,
+    Relay,
+    Relayed,
+    Save,
+    Send,
+    SideCallFailed,
+    Summarised,
+)
+from proxy.exchange.course import Exchange, manage
+from proxy.exchange.verdict import SideCall, Terms, Verdict
+
+__all__ = [
+    "Accepted", "Ask", "Command", "Exchange", "Learn", "LookUp", "Measure", "Measured", "Memory", "Order", "Outcome",
+    "Prepare", "Refused", "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms",
+    "Verdict", "manage",
+]  # fmt: skip

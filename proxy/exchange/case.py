@@ -1,0 +1,271 @@
+"""One request with everything that is known of it: what to plan from, what to save, change and say.
+
+Rules. Everything here is a function of the request, its terms and what the edge has answered so far; nothing is asked
+for from here. The client's numbers and the upstream's are calibrated tokens, those of a situation raw ones.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from proxy.context import budget, checkpoint, pins, planner, rawjson, view
+from proxy.context.budget import Budget
+from proxy.context.conversation import Conversation
+from proxy.context.edits import NOTHING, Edits
+from proxy.context.planner import Plan
+from proxy.context.policy import CacheKey, Mode, UsageMode
+from proxy.context.repair import repair
+from proxy.context.situation import Limits, NeedSizes, NeedSummary, Situation
+from proxy.context.tokens import Size, request_size
+from proxy.exchange.changes import CACHE_KEY, STREAM_OPTIONS, USAGE, Changes
+from proxy.exchange.commands import Measured, Memory, Order, Outcome, SideCallFailed, Summarised
+from proxy.exchange.orders import Orders
+from proxy.exchange.verdict import SideCall, Terms, Verdict
+from proxy.wire import chat
+from proxy.wire.chat import ChatRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is there so far: summaries by the prefix that they cover, sizes of what edits made, side calls."""
+
+    summaries: Mapping[int, str | None] = field(default_factory=dict)
+    made: Mapping[bytes, Size] = field(default_factory=dict)
+    side_calls: tuple[SideCall, ...] = ()
+
+    def sized(self, need: NeedSizes, measured: Measured) -> "Draft":
+        """With the sizes that were needed."""
+        sizes = {message.raw: size for message, size in zip(need.messages, measured.sizes, strict=True)}
+        return replace(self, made={**self.made, **sizes})
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A request whose history upstreams accept in its order; `repaired` counts the messages that it took."""
+
+    request: ChatRequest
+    conversation: Conversation
+    chain: tuple[str, ...]
+    repaired: int = 0
+
+
+def sound(request: ChatRequest, terms: Terms) -> Sound:
+    """The request as it will be planned, and the names of its history's prefixes."""
+    conversation, repaired = request.conversation, 0
+    if terms.policy.repair and terms.mode is Mode.MANAGE:
+        conversation, repaired = repair(conversation, terms.policy.orphans)
+    seed = checkpoint.seed(terms.tenant, terms.upstream, request.model)
+    return Sound(request, conversation, checkpoint.chain(conversation.history, seed), repaired)
+
+
+def _remembering(count: Callable[[str], int]) -> Callable[[str], int]:
+    """The same count; the few texts of our own making are counted again and again while a request is planned."""
+    known: dict[str, int] = {}
+
+    def remembered(text: str) -> int:
+        if text not in known:
+            known[text] = count(text)
+        return known[text]
+
+    return remembered
+
+
+@dataclass(frozen=True)
+class Case:
+    """Decides for one request, in raw and calibrated tokens."""
+
+    sound: Sound
+    terms: Terms
+    memory: Memory
+    measured: Measured
+
+    @property
+    def request(self) -> ChatRequest:
+        return self.sound.request
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        return self.sound.chain
+
+    @cached_property
+    def factor(self) -> float:
+        """Tokens of the upstream for each of ours."""
+        return self.memory.calibration.factor(self.terms.policy.calibration)
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """None while the window is unknown."""
+        policy = self.terms.policy
+        return budget.work_out(
+            policy.window,
+            self.request.output_limit,
+            reserve_output=policy.reserve_output,
+            margin=policy.margin,
+            compact_at=policy.compact_at,
+            compact_to=policy.compact_to,
+        )
+
+    @cached_property
+    def limits(self) -> Limits | None:
+        """The budget in raw tokens."""
+        if self.budget is None:
+            return None
+        known = self.budget
+        tokens = (known.window, known.ceiling, known.tokens, known.trigger, known.target)
+        return Limits(*(int(number / self.factor) for number in tokens))
+
+    @cached_property
+    def situation(self) -> Situation:
+        """What the planner sees before anything more is known."""
+        conversation, policy = self.sound.conversation, self.terms.policy
+        head = len(conversation.head)
+        return Situation(
+            conversation=conversation,
+            sizes=self.measured.sizes[head:],
+            fixed=request_size(self.measured.sizes[:head], self.measured.extras),
+            policy=policy,
+            limits=self.limits,
+            count=_remembering(self.terms.count),
+            pinned=pins.pinned(conversation, policy),
+        )
+
+    @cached_property
+    def orders(self) -> Orders:
+        return Orders(self.request, self.terms, self.budget.window if self.budget else None)
+
+    # --- planning ---------------------------------------------------------------------------------------------
+
+    def begun(self) -> Draft:
+        """What the stores hold: summaries by the length of the prefix that they cover."""
+        if not self.memory.summaries:
+            return Draft()
+        stored = self.memory.summaries
+        places = enumerate(self.chain, start=1)
+        return Draft({stop: self.orders.bounded(stored[key]) for stop, key in places if key in stored})
+
+    def plan(self, draft: Draft) -> Plan | NeedSummary | NeedSizes:
+        """The next step of the ladder; nothing at all unless the mode is to manage."""
+        if self.terms.mode is not Mode.MANAGE:
+            return Plan(NOTHING, self.situation.tokens(NOTHING))
+        situation = replace(self.situation, summaries=draft.summaries, made=draft.made)
+        return planner.plan(situation, self.memory.edits or NOTHING)
+
+    def told(self, draft: Draft, need: NeedSummary, outcome: Outcome) -> Draft:
+        """What is there after one more side call. A need that was not met is not asked for again."""
+        match outcome:
+            case Summarised(key=key, text=text, usage=usage):
+                found = {self.chain.index(key) + 1: self.orders.bounded(text)}
+                told = SideCall("used", usage)
+            case SideCallFailed(reason=reason, usage=usage):
+                found = {}
+                told = SideCall(reason, usage)
+            case _:
+                raise TypeError(f"the edge answered {type(outcome).__name__} to a side call")
+        summaries = {need.stop: None, **draft.summaries, **found}
+        return replace(draft, summaries=summaries, side_calls=(*draft.side_calls, told))
+
+    def key_for(self, edits: Edits) -> str:
+        """The name of a prefix that these edits depend on no more of, and that is newer than the checkpoint's.
+
+        Deeper edits may depend on the same prefix as those they replace; a newer name keeps the two apart, and is what
+        the next request finds first.
+        """
+        found = self.memory.checkpoint_id
+        newer = self.chain.index(found) + 2 if found in self.chain else 1
+        return self.chain[min(max(edits.speaks_about, newer), len(self.chain)) - 1]
+
+    def order(self, need: NeedSummary) -> tuple[Order, frozenset[str]]:
+        """The side call that this need is answered by, and the prefixes whose summaries would do as well."""
+        order = self.orders.order(need, self.situation, self.chain[need.stop - 1])
+        start = max(need.start, self.memory.edits.start if self.memory.edits else 0)
+        return order, frozenset(self.chain[start : self.situation.protected_from])
+
+    def ahead(self, edits: Edits, draft: Draft) -> tuple[Order, frozenset[str]] | None:
+        """The summary that the trigger will need, once the view has come near it; None when none is to be prepared."""
+        share, limits = self.terms.policy.summary.prepare_at, self.limits
+        if not share or limits is None or self.terms.mode is not Mode.MANAGE or not self.memory.may_ask:
+            return None
+        situation = replace(self.situation, summaries=self.begun().summaries, made=draft.made)
+        if situation.unsized(edits):
+            return None  # another replica's edits won, and nobody needed their sizes
+        tokens = situation.tokens(edits)
+        if not limits.budget * share < tokens <= limits.trigger:
+            return None
+        # Planned for the day of the trigger: what is appended until then must fit the target too.
+        step = planner.plan(replace(situation, to_come=limits.trigger + 1 - tokens), edits)
+        return self.order(step) if isinstance(step, NeedSummary) else None
+
+    # --- what is said and changed -------------------------------------------------------------------------------
+
+    def verdict(self, draft: Draft, checkpoint_id: str | None, edits: Edits) -> Verdict:
+        """The verdict as it stands when nothing is rewritten."""
+        raw = request_size(self.measured.sizes, self.measured.extras)
+        covered = edits.cut.summarised if edits.cut else 0
+        return Verdict(
+            self.request.model,
+            self.terms.mode,
+            window=self.budget.window if self.budget else None,
+            trigger=self.budget.trigger if self.budget else None,
+            original=round(raw * self.factor),
+            forwarded=round(raw * self.factor),
+            raw=raw,
+            factor=self.factor,
+            side_calls=draft.side_calls,
+            checkpoint_id=checkpoint_id,
+            summary_id=self.chain[covered - 1] if covered else None,
+            pins=len(self.situation.pinned),
+            pins_kept=sum(view.keeps(self.sound.conversation, edits, i) for i in self.situation.pinned),
+        )
+
+    def rewritten(self, verdict: Verdict, sizes: Sequence[Size]) -> Verdict:
+        """The verdict with the sizes of the view."""
+        raw = request_size(sizes, self.measured.extras)
+        return replace(verdict, raw=raw, forwarded=round(raw * self.factor))
+
+    def reason(self, verdict: Verdict) -> str:
+        """Why the prompt is larger than it should be; a fixed word for the log, empty when all is well."""
+        if self.budget is None or (verdict.forwarded or 0) <= self.budget.tokens:
+            return ""
+        if self.terms.mode is not Mode.MANAGE:
+            return "observed_only"
+        fixed = round(self.situation.fixed * self.factor)
+        return "head_and_tools_over_budget" if fixed > self.budget.tokens else "over_budget"
+
+    def changes(self, seen: Conversation, verdict: Verdict) -> Changes:
+        """All that is changed in the body."""
+        if self.terms.mode is not Mode.MANAGE:
+            return Changes({})
+        members = {}
+        announced = [f"repair={self.sound.repaired}"] if self.sound.repaired else []
+        if seen is not self.request.conversation:
+            members["messages"] = chat.messages_member(seen)
+        if limit := self._lowered_limit(verdict):
+            members[self.request.output_limit_name] = str(limit).encode()
+            announced.append(f"max_tokens={limit}")
+        if key := self._cache_key():
+            members[CACHE_KEY] = rawjson.encode(key)
+            announced.append(CACHE_KEY)
+        splice = self._splices_usage()
+        if splice:
+            members[STREAM_OPTIONS] = chat.usage_member(self.request)
+            announced.append(USAGE)
+        return Changes(members, tuple(announced), splice)
+
+    def _cache_key(self) -> str | None:
+        """The same for all requests of a conversation: made of its tenant, model and first round."""
+        wanted = self.terms.policy.prompt_cache_key is CacheKey.AUTO and not self.request.has_cache_key
+        rounds = self.sound.conversation.rounds
+        return self.chain[rounds[0].stop - 1] if wanted and rounds else None
+
+    def _splices_usage(self) -> bool:
+        request = self.request
+        wanted = self.terms.policy.usage is UsageMode.INJECT and not self.memory.refuses_usage
+        return wanted and request.stream and not request.wants_usage
+
+    def _lowered_limit(self, verdict: Verdict) -> int | None:
+        """The output limit that fits beside the prompt, where the client's own does not."""
+        asked = self.request.output_limit
+        if not self.terms.policy.clamp_max_tokens or self.budget is None or asked is None:
+            return None
+        room = self.budget.answer_room(verdict.forwarded or 0)
+        return room if budget.LEAST_ANSWER <= room < asked else None

@@ -1,0 +1,37 @@
+"""What is changed in a body beside nothing: the members that get other bytes, and how each change is announced.
+
+Rules. A member that is not named here keeps its very bytes. Every change is announced in the actions, and each can be
+switched off by configuration.
+"""
+
+from dataclasses import dataclass
+
+from proxy.context.edits import Edits
+from proxy.wire import chat
+
+STREAM_OPTIONS = "stream_options"
+CACHE_KEY = "prompt_cache_key"
+USAGE = "include_usage"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The members of the body that change, and the announced changes beside the edits."""
+
+    members: dict[str, bytes]
+    announced: tuple[str, ...] = ()
+    strip_usage: bool = False
+
+    def applied_to(self, body: bytes) -> bytes:
+        """The body with these members."""
+        return chat.with_members(body, self.members)
+
+    def without_usage(self) -> "Changes":
+        """The same for an upstream that refuses `stream_options`."""
+        members = {name: raw for name, raw in self.members.items() if name != STREAM_OPTIONS}
+        return Changes(members, tuple(name for name in self.announced if name != USAGE), False)
+
+    def actions(self, edits: Edits) -> str:
+        """What was done, as the header and the log say it."""
+        done = (edits.actions(), *self.announced)
+        return ",".join(action for action in done if action) or "none"

@@ -1,0 +1,173 @@
+"""What an exchange asks of the edge, and what it is told in return.
+
+Rules. A command says what is to be done and never how. Each has one kind of outcome, named in its docstring; where an
+outcome can fail, the failure is a value of its own. Nothing here holds a credential.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from proxy.context.calibration import UNCALIBRATED, Calibration
+from proxy.context.conversation import Message
+from proxy.context.edits import Edits
+from proxy.context.tokens import Size
+from proxy.wire.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Find the newest checkpoint on this chain, and what was learned of the model. Outcome: `Memory`."""
+
+    model: str
+    chain: tuple[str, ...]
+    """Keys of ever longer prefixes of the history, shortest first."""
+
+    digests: tuple[bytes, ...] = ()
+    """One for each message of the history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the stores know. `checkpoint_id` is the key under which `edits` were found.
+
+    `summaries` maps keys of the chain to summaries of the prefixes that they name, written and not yet in force;
+    `kept` are all keys of the chain under which anything is stored, shortest prefix first.
+    `may_ask` is False where side calls have proved useless or cannot be shared.
+    """
+
+    edits: Edits | None = None
+    checkpoint_id: str | None = None
+    summaries: Mapping[str, str] = field(default_factory=dict)
+    may_ask: bool = True
+    calibration: Calibration = UNCALIBRATED
+    refuses_usage: bool = False
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Count messages, and raw JSON beside them, by the model's encoding. Outcome: `Measured`."""
+
+    model: str
+    messages: tuple[Message, ...]
+    extras: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Sizes of the messages in their order, and the tokens of all extras together."""
+
+    sizes: tuple[Size, ...]
+    extras: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A side call for the summary of the prefix that `key` names; an answer must be shorter than its source."""
+
+    key: str
+    body: bytes
+    source_characters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Have the side call made, or share one under way. Outcome: `Summarised` or `SideCallFailed`.
+
+    A summary of any prefix that `welcome` names will do: it is of this very conversation and goes on from what is in
+    force.
+    """
+
+    order: Order
+    welcome: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have the side call made in the background and its summary stored, for the day that it is needed. No outcome."""
+
+    order: Order
+    welcome: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Summarised:
+    """A summary, judged and stored, of the prefix that `key` names. `usage` is that of a call of one's own."""
+
+    key: str
+    text: str
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class SideCallFailed:
+    """No text was to be had; `reason` is a short fixed word."""
+
+    reason: str
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Store edits under a key unless something is there. Outcome: the `Edits` that are there then.
+
+    `replaces`: what is there is what these edits were planned from, and gives way to them.
+    """
+
+    key: str
+    edits: Edits
+    replaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Make the main call. Outcome: `Accepted` or `Refused`."""
+
+    body: bytes
+    unencoded: bool
+    """Ask for an answer without content-encoding, since an event has to be taken out of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The answer's head has come and its body is waiting."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An error answer (status 400 or above), read but not yet relayed; its body may be cut at the edge's limit."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Relay the answer that is waiting. Outcome: `Relayed`."""
+
+    headers: tuple[tuple[str, str], ...]
+    strip_usage: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """The answer went out. `complete` is False when it broke off."""
+
+    usage: Usage | None
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """Remember of the model what its answer taught: a pair of token counts, or that it refuses `include_usage`."""
+
+    model: str
+    raw_tokens: int | None = None
+    reported_tokens: int | None = None
+    refuses_usage: bool = False
+
+
+Command = LookUp | Measure | Ask | Prepare | Save | Send | Relay | Learn
+Outcome = Memory | Measured | Summarised | SideCallFailed | Edits | Accepted | Refused | Relayed | None

@@ -1,0 +1,121 @@
+"""The course of one chat request, as a flat generator: it yields commands and is sent their outcomes.
+
+Rules. Nothing here does anything: no I/O, no clock, no log; the edge performs each command and sends its outcome back,
+so a test drives a whole exchange with values. The client's very bytes are what is sent unless there is an edit to
+apply or one of the announced changes to make, and every change is in the verdict's actions. A body is sent again only
+when it differs from the one that was refused.
+"""
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import TypeVar
+
+from proxy.context import budget, view
+from proxy.context.edits import Edits
+from proxy.context.planner import Plan
+from proxy.context.policy import Mode, OnOverflow
+from proxy.context.situation import NeedSizes
+from proxy.errors import ContextOverflow
+from proxy.exchange.case import Case, Draft, sound
+from proxy.exchange.commands import (
+    Accepted,
+    Ask,
+    Command,
+    Learn,
+    LookUp,
+    Measure,
+    Measured,
+    Memory,
+    Outcome,
+    Prepare,
+    Refused,
+    Relay,
+    Relayed,
+    Save,
+    Send,
+    SideCallFailed,
+)
+from proxy.exchange.verdict import Terms, Verdict
+from proxy.wire import chat
+from proxy.wire.chat import ChatRequest
+
+T = TypeVar("T")
+
+Exchange = Generator[Command, Outcome, Verdict]
+
+
+def manage(request: ChatRequest, terms: Terms) -> Exchange:
+    """The exchange of one chat request. Raises `ContextOverflow` where the policy is to refuse."""
+    known = sound(request, terms)
+    digests = tuple(message.digest for message in known.conversation.history)
+    memory = _expect(Memory, (yield LookUp(request.model, known.chain, digests)))
+    ask = Measure(request.model, known.conversation.messages, request.extras)
+    case = Case(known, terms, memory, _expect(Measured, (yield ask)))
+
+    draft = case.begun()
+    while not isinstance(step := case.plan(draft), Plan):
+        if isinstance(step, NeedSizes):
+            draft = draft.sized(step, _expect(Measured, (yield Measure(request.model, step.messages))))
+        else:
+            outcome = (yield Ask(*case.order(step))) if memory.may_ask else SideCallFailed("not_asked")
+            draft = case.told(draft, step, outcome)
+    edits, checkpoint_id = step.edits, memory.checkpoint_id if step.edits else None
+    if edits and edits != memory.edits:
+        checkpoint_id = case.key_for(edits)
+        replaces = checkpoint_id == memory.checkpoint_id
+        edits = _expect(Edits, (yield Save(checkpoint_id, edits, replaces)))
+    return (yield from _answered(case, draft, edits, checkpoint_id))
+
+
+def _answered(case: Case, draft: Draft, edits: Edits, checkpoint_id: str | None) -> Exchange:
+    """The main call with these edits, its answer, and what it teaches."""
+    request = case.request
+    verdict = case.verdict(draft, checkpoint_id, edits)
+    seen = view.apply(case.sound.conversation, edits)
+    if edits:
+        measured = _expect(Measured, (yield Measure(request.model, seen.messages)))
+        verdict = case.rewritten(verdict, measured.sizes)
+    changes = case.changes(seen, verdict)
+    verdict = replace(verdict, actions=changes.actions(edits), reason=case.reason(verdict))
+    _refuse_overflow(verdict, case.terms)
+
+    answer = yield Send(changes.applied_to(request.body), unencoded=changes.strip_usage)
+    if isinstance(answer, Refused) and changes.strip_usage and chat.refuses_usage(answer.status, answer.body):
+        changes = changes.without_usage()
+        verdict = replace(verdict, actions=changes.actions(edits))
+        answer = yield Send(changes.applied_to(request.body), unencoded=False)
+        if isinstance(answer, Accepted):
+            yield Learn(request.model, refuses_usage=True)
+    relayed = _expect(Relayed, (yield Relay(verdict.headers(), changes.strip_usage)))
+    verdict = replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
+    if verdict.reported is not None and not any(size.has_media for size in case.measured.sizes):
+        yield Learn(request.model, raw_tokens=verdict.raw, reported_tokens=verdict.reported)
+    if relayed.complete and (order := case.ahead(edits, draft)):
+        yield Prepare(*order)
+    return verdict
+
+
+def _refuse_overflow(verdict: Verdict, terms: Terms) -> None:
+    refuses = terms.policy.on_overflow is OnOverflow.REFUSE and terms.mode is Mode.MANAGE
+    if (
+        not refuses
+        or verdict.window is None
+        or (verdict.forwarded or 0) <= verdict.window - budget.LEAST_ANSWER
+    ):
+        return
+    raise ContextOverflow(
+        f"This model's window is {verdict.window} tokens. However, the messages that must stay are estimated at "
+        f"{verdict.forwarded} tokens after everything that may be left out has been left out. Shorten the system "
+        "prompt, the tools or the newest messages."
+    )
+
+
+def _status(answer: Outcome) -> int | None:
+    return answer.status if isinstance(answer, Accepted | Refused) else None
+
+
+def _expect(kind: type[T], outcome: Outcome) -> T:
+    """The outcome, which the edge must have sent for the command."""
+    if not isinstance(outcome, kind):
+        raise TypeError(f"the edge sent {type(outcome).__name__} where {kind.__name__} belongs")
+    return outcome

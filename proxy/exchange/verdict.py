@@ -1,0 +1,80 @@
+"""The terms of one request, and the verdict on it.
+
+Rules. A verdict holds counts and fixed words alone, so it may go into logs, headers and metrics as it is. Tokens are
+estimates unless they are called reported.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from proxy.context.policy import Mode, ModelPolicy
+from proxy.wire.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is fixed for one request. `tenant` is a digest of the credential, `count` counts short texts."""
+
+    policy: ModelPolicy
+    mode: Mode
+    upstream: str
+    tenant: str
+    count: Callable[[str], int]
+    summary_model: str = ""
+    summary_window: int | None = None
+    reasoning_effort: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SideCall:
+    """One side call as the log tells it: `outcome` is `used` or why it was not."""
+
+    outcome: str
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What happened: counts and fixed words alone, for the log, the headers and the metrics. Tokens throughout.
+
+    original   calibrated estimate of the client's request     forwarded  the same of what was sent
+    raw        uncalibrated estimate of what was sent
+    `checkpoint_id` names the edits in force, `summary_id` the prefix that their summary covers. `pins` counts the
+    messages that configured patterns match, `pins_kept` those of them that are still in what was sent.
+    """
+
+    model: str
+    mode: Mode
+    window: int | None = None
+    trigger: int | None = None
+    original: int | None = None
+    forwarded: int | None = None
+    raw: int | None = None
+    factor: float = 1.0
+    actions: str = "none"
+    reason: str = ""
+    checkpoint_id: str | None = None
+    summary_id: str | None = None
+    pins: int = 0
+    pins_kept: int = 0
+    side_calls: tuple[SideCall, ...] = ()
+    status: int | None = None
+    usage: Usage | None = None
+    complete: bool = False
+
+    @property
+    def reported(self) -> int | None:
+        """The upstream's own count of the prompt; of several readings of its usage the one nearest our estimate."""
+        readings = self.usage.prompt_readings if self.usage and self.complete else ()
+        return min(readings, key=lambda tokens: abs(tokens - (self.forwarded or 0)), default=None)
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """The `x-context-*` headers; what is not known is absent."""
+        values = {
+            "x-context-window": self.window,
+            "x-context-tokens": self.forwarded,
+            "x-context-original-tokens": self.original,
+            "x-context-actions": self.actions,
+            "x-context-checkpoint": self.checkpoint_id or "none",
+        }
+        return tuple((name, str(value)) for name, value in values.items() if value is not None)
