@@ -10,7 +10,7 @@ import hashlib
 import json
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -404,12 +404,13 @@ def _end_of_round(history: Sequence[Message], start: int) -> int:
     if not opener.is_assistant:
         return start + 1
     stop = start + 1
+    ids, names = {call.id for call in opener.calls}, {call.name for call in opener.calls}
     for index in range(start + 1, len(history)):
         message = history[index]
         if message.is_assistant or (message.is_user and not opener.calls):
             break
         if message.is_result:
-            if not _answers(opener, message):
+            if not _answers(message, ids, names):
                 break
             stop = index + 1
         elif not opener.calls:
@@ -417,10 +418,13 @@ def _end_of_round(history: Sequence[Message], start: int) -> int:
     return stop
 
 
-def _answers(opener: Message, result: Message) -> bool:
-    """A plain-chat agent's TOOL_RESULTS answers the assistant message before it, calls or none."""
+def _answers(result: Message, ids: Set[str], names: Set[str]) -> bool:
+    """Whether a result answers one of the calls that have these ids and names.
+
+    A plain-chat agent's TOOL_RESULTS answers the assistant message before it, calls or none.
+    """
     if result.role == "user":
         return True
     if result.answers:
-        return any(call.id == result.answers for call in opener.calls)
-    return any(call.name == result.name or not result.name for call in opener.calls)
+        return result.answers in ids
+    return result.name in names or (not result.name and bool(names))

@@ -157,8 +157,9 @@ def _paired(calls: Sequence[Call], body: Sequence[Message]) -> tuple[dict[int, i
     its name first: strict servers refuse such a message, and the others find its call by position.
     """
     said = {place: _said(message) for place, message in enumerate(body) if message.role in _RESULTS}
-    asked = {number: _asked(call) for number, call in enumerate(calls)}
-    pairs = _matched(said, asked) if said else {}
+    if not said or not calls:
+        return {}, list(range(len(calls)))
+    pairs = _matched(said, {number: _asked(call) for number, call in enumerate(calls)})
     if not _NOBODY.isdisjoint(said.values()):
         vague = [place for place, key in said.items() if key in _NOBODY]
         names = {place: body[place].name for place in vague if place not in pairs}
@@ -278,15 +279,18 @@ def _spoken(messages: Sequence[Message]) -> Message:
     hosts = [message for message in messages if not _is_orphan(message)]
     contents = [_orphan_content(m) if _is_orphan(m) else _own_content(m) for m in messages]
     content = _joined([content for content in contents if content])
-    if not hosts:
-        return read_message(b'{"role":"user","content":' + content + b"}")
-    return read_message(rawjson.replace(hosts[0].raw, {"content": content}))
+    raw = content if isinstance(content, bytes) else rawjson.encode(content)
+    if hosts:
+        return read_message(rawjson.replace(hosts[0].raw, {"content": raw}))
+    raw = b'{"role":"user","content":' + raw + b"}"
+    return read_message(raw) if isinstance(content, bytes) else Message(raw, Kind.USER, "user", content)
 
 
-def _joined(contents: Sequence[_Content]) -> bytes:
+def _joined(contents: Sequence[_Content]) -> str | bytes:
+    """The contents as one: a text where all are, else raw parts."""
     texts = [content for content in contents if isinstance(content, str)]
     if len(texts) == len(contents):
-        return rawjson.encode("\n\n".join(texts))
+        return "\n\n".join(texts)
     parts = ([_text_part(content)] if isinstance(content, str) else content for content in contents)
     return rawjson.array(list(chain.from_iterable(parts)))
 
