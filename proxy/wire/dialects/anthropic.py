@@ -1,4 +1,4 @@
-"""Anthropic, and Claude on Bedrock. The bodies of its OpenAI-compatible path are not known; its sentences are not OpenAI's."""
+"""Anthropic, and Claude on Bedrock. How its OpenAI-compatible path refuses is not known; not in OpenAI's words."""
 
 from typing import Final
 
@@ -32,10 +32,6 @@ DIALECT: Final = Dialect(
         wording(
             r"request exceeds the maximum size",
             "documentation: Anthropic's errors (32 MB, status 413)",
-        ),
-        wording(
-            r"image exceeds [0-9]{1,6} mb",
-            "documentation: Anthropic's limits of images",
         ),
         wording(
             r"too many tokens, please wait",

@@ -8,7 +8,8 @@ DIALECT: Final = Dialect(
     name="cohere",
     wordings=(
         wording(
-            rf"total number of tokens in the prompt cannot exceed {WINDOW}(?: - received {PROMPT})?",
+            rf"total number of tokens in the prompt (?:cannot exceed|exceeds the limit of) {WINDOW}"
+            rf"(?: - received {PROMPT})?",
             "documentation: Cohere's list of errors",
         ),
     ),

@@ -9,7 +9,8 @@ DIALECT: Final = Dialect(
     wordings=(
         wording(
             rf"input length {PROMPT} exceeds (?:the )?maximum (?:allowed )?input length (?:of )?{WINDOW}",
-            "report: DeepInfra behind OpenRouter and Hugging Face; source: pi packages/ai/src/utils/overflow.ts (Poolside)",
+            "report: DeepInfra behind OpenRouter and Hugging Face; source: pi packages/ai/src/utils/overflow.ts has "
+            "Poolside's",
         ),
     ),
 )

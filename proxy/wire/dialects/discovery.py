@@ -1,9 +1,9 @@
 """Where an upstream tells its window before it refuses anything: what to ask, and where to look in the answer.
 
 Rules. Nothing here asks: a caller does, and hands in the decoded answer, which may be any JSON value; nothing raises.
-A number is a window only within the bounds, whatever its member is called. What belongs to another model is never taken:
-an entry counts when its id or an alias is the model's, or when a server of one model lists no other. The ranks say
-how near a number is to what the server enforces, and a caller decides how far down it trusts them.
+A number is a window only within the bounds, whatever its member is called. What belongs to another model is not taken:
+an entry counts when its id or an alias is the model's, or when a server of one model lists no other. The ranks say how
+near a number is to what the server enforces, and a caller decides how far down it trusts them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -61,8 +61,9 @@ class Ask:
 
     @property
     def name(self) -> str:
-        """The key of its answer: `GET v1/models` under the base URL, `GET /props` under the root."""
-        return f"{self.method} {'v1' if self.base is Base.API else ''}{self.path}"
+        """The key of its answer: `GET v1/models` below the base URL, `GET /props` below the root."""
+        path = self.path.partition("?")[0]
+        return f"{self.method} {'v1' if self.base is Base.API else ''}{path}"
 
     def path_for(self, model: str) -> str:
         """The path and query below the base, the model's name in it escaped."""
@@ -95,7 +96,9 @@ class Field:
 
     def read(self, value: object, model: str, dialect: str) -> Found | None:
         """The window that this place tells for the model."""
-        told = [tokens for each in self.find(value, model) if (tokens := believable(_tokens(each))) is not None]
+        told = [
+            tokens for each in self.find(value, model) if (tokens := believable(_tokens(each))) is not None
+        ]
         return Found(min(told), f"{dialect}: {self.ask.name} {self.member}", self.rank) if told else None
 
 
@@ -129,7 +132,9 @@ def listed(member: str, *keys: str, alone: bool = True) -> Find:
             told = [each for each in _follow(entry, keys) if each is not None]
             parent = entry.get("parent")
             if not told and isinstance(parent, str):
-                told = [each for base in _matching(entries, parent, alone=False) for each in _follow(base, keys)]
+                told = [
+                    each for base in _matching(entries, parent, alone=False) for each in _follow(base, keys)
+                ]
             yield from told
 
     return find
@@ -172,13 +177,15 @@ def _follow(value: object, keys: tuple[str, ...]) -> Iterator[object]:
 
 def _entries(value: object, member: str) -> list[Mapping[str, object]]:
     listing = value.get(member) if isinstance(value, dict) else None
-    return [each for each in islice(listing, _MOST_ENTRIES) if isinstance(each, dict)] if isinstance(listing, list) else []
+    return (
+        [each for each in islice(listing, _MOST_ENTRIES) if isinstance(each, dict)]
+        if isinstance(listing, list)
+        else []
+    )
 
 
-def _matching(
-    entries: list[Mapping[str, object]], model: str, *, alone: bool
-) -> list[Mapping[str, object]]:
-    """The model's entries: by its very name; else without regard to case and Ollama's default tag; else the only one."""
+def _matching(entries: list[Mapping[str, object]], model: str, *, alone: bool) -> list[Mapping[str, object]]:
+    """The model's entries: by its very name; else regardless of case and of Ollama's default tag; else the only one."""
     exact = [entry for entry in entries if model in _names(entry)]
     if exact or not model:
         return exact or (entries if alone and len(entries) == 1 else [])

@@ -16,17 +16,17 @@ from typing import Final
 
 from proxy.context import rawjson
 
-MOST_BYTES: Final = 262_144
+MOST_BYTES: Final = 131_072
 """Bytes of a body that are read; errors have a few hundred, and some repeat the request after them."""
 
-_MOST_TEXT: Final = 16_000  # characters of all texts together
+_MOST_TEXT: Final = 12_000  # characters of all texts together
 _HEAD: Final = 5_000  # characters of one text
 _TAIL: Final = 3_000
 _MOST_NODES: Final = 400
 _MOST_MEMBERS: Final = 64
 _LONGEST_CODE: Final = 64
 _LARGEST_CODE: Final = 1_000_000
-_DEPTH: Final = 20
+_DEPTH: Final = 32
 
 _SAYS: Final = frozenset(
     {
@@ -60,7 +60,9 @@ _MEMBER: Final = re.compile(
     r'"(error|message|msg|detail|error_message|error_msg|raw)"\s{0,20}:\s{0,20}"([^"\\]*+(?:\\.[^"\\]*+)*+)',
     re.DOTALL | re.IGNORECASE,
 )
-_CODE: Final = re.compile(r'"(?:code|type|status|error_type)"\s{0,20}:\s{0,20}"?([\w.-]{1,64})', re.IGNORECASE)
+_CODE: Final = re.compile(
+    r'"(?:code|type|status|error_type)"\s{0,20}:\s{0,20}"?([\w.-]{1,64})', re.IGNORECASE
+)
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -109,11 +111,12 @@ class _Reader:
             return
         if text[0] in '{["':
             self._take_json(text, depth)
-        elif _EVENT.match(text):
-            for data in _events(text):
-                self.take(data, depth + 1)
         elif not _HTML.match(text):
-            self._take_prose(text, depth)
+            events = list(_events(text)) if _EVENT.match(text) else []
+            for data in events:
+                self.take(data, depth + 1)
+            if not events:
+                self._take_prose(text, depth)
 
     def walk(self, value: object, depth: int) -> None:
         """Reads a decoded value."""
@@ -149,8 +152,9 @@ class _Reader:
         if isinstance(groq, dict):
             self.walk(groq.get("error"), depth + 1)
         usage = value.get("usage")
-        for name in ("prompt_tokens", "completion_tokens") if isinstance(usage, dict) else ():
-            self._take_number(name, usage.get(name))
+        if isinstance(usage, dict):
+            for name in ("prompt_tokens", "completion_tokens"):
+                self._take_number(name, usage.get(name))
 
     def _take_code(self, member: object) -> None:
         if isinstance(member, bool) or len(self._codes) >= _MOST_MEMBERS:

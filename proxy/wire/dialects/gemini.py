@@ -1,4 +1,4 @@
-"""Gemini, also behind its OpenAI-compatible path, where errors come in an array. The limit is that of the input alone."""
+"""Gemini, also on its OpenAI-compatible path, where errors come in an array. The limit is that of the input alone."""
 
 from typing import Final
 

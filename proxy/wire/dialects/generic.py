@@ -13,14 +13,15 @@ _COMMON: Final = "common: "
 _EXCEEDS: Final = r"(?:\bexceed(?:s|ed|ing)?|(?:longer|larger|greater) than|too (?:long|large) for)"
 _CONTEXT: Final = r"context (?:length|window|size|limit)"
 _NO_TOKENS: Final = r"(?! ?(?:char|byte|kb|mb))"
+_NO_SIZE: Final = r"(?!(?: of| is|:)? ?[0-9]{1,24} ?(?:char|byte|kb|mb))"
 
 DIALECT: Final = Dialect(
     name="generic",
     wordings=(
         wording(
-            rf"{PROMPT} (?:input |prompt )?tokens\)?,?(?: which)? exceed(?:s|ed|ing)? [^0-9]{{0,40}}{_CONTEXT}[^0-9]{{0,20}}"
-            rf"{WINDOW}{_NO_TOKENS}",
-            f"{_COMMON}the sentences of llama.cpp, TabbyAPI and oMLX",
+            rf"\b{PROMPT}(?: (?:input |prompt )?tokens\)?,?(?: which)?)? exceed(?:s|ed|ing)? [^0-9]{{0,40}}{_CONTEXT}"
+            rf"[^0-9]{{0,20}}{WINDOW}{_NO_TOKENS}",
+            f"{_COMMON}the sentences of llama.cpp, TabbyAPI and oMLX, in other words",
         ),
         wording(
             rf"maximum {_CONTEXT}(?: is| of|:)? \(?{WINDOW}{_NO_TOKENS}",
@@ -31,7 +32,7 @@ DIALECT: Final = Dialect(
             f"{_COMMON}the sentences of llama.cpp, SGLang and Ollama",
         ),
         wording(
-            rf"{_EXCEEDS} [a-z' ]{{0,40}}{_CONTEXT}\b",
+            rf"{_EXCEEDS} [a-z' ]{{0,40}}{_CONTEXT}\b{_NO_SIZE}",
             f"{_COMMON}the sentences of OpenAI, LMDeploy and Ollama without their numbers",
         ),
         wording(
@@ -58,7 +59,9 @@ DIALECT: Final = Dialect(
             f"{_COMMON}validators of Mistral, Cerebras and FastAPI, which repeat the request in their text",
         ),
     ),
-    lookalike_codes=(Code("429", f"{_COMMON}the status of a rate limit, within an answer of another status"),),
+    lookalike_codes=(
+        Code("429", f"{_COMMON}the status of a rate limit, within an answer of another status"),
+    ),
     numbers=(
         wording(
             rf"(?:{_CONTEXT}|\blimit|\bmaximum|\bwindow)[^0-9]{{0,24}}{WINDOW} (?:input )?tokens",

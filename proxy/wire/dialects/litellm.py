@@ -15,7 +15,7 @@ DIALECT: Final = Dialect(
     ),
     lookalikes=(
         wording(
-            r"budget has been exceeded|exceededbudget",
+            r"budget has been exceeded",
             "source: litellm proxy, status 422 in 1.110.2 (money)",
         ),
     ),

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from proxy.wire.dialects.rows import COMPLETION, EXTRA, PROMPT, WINDOW, Code, Dialect, wording
+from proxy.wire.dialects.rows import ANY, COMPLETION, EXTRA, PROMPT, WINDOW, Code, Dialect, wording
 
 _LENGTH: Final = rf"maximum context length is {WINDOW} tokens[.,;]? however,? "
 
@@ -14,7 +14,7 @@ DIALECT: Final = Dialect(
             "report: chathub-dev/chathub 126; with tools the sum stands first, bytedance/deer-flow 310",
         ),
         wording(
-            rf"{_LENGTH}you requested [0-9]{{1,12}} tokens \({PROMPT} in (?:the messages|your prompt)[,;]"
+            rf"{_LENGTH}you requested {ANY} tokens \({PROMPT} in (?:the messages|your prompt)[,;]"
             rf"(?: {EXTRA} in the (?:functions|tools),)?(?: and)? (?:{COMPLETION}|none) (?:in|for) the completion",
             "report: quivr 505, OpenManus 62 (functions), openrouter-examples 10 (legacy text, code null), vLLM 20409, "
             "fast-agent 621 (DeepSeek); source: llama_cpp/server/errors.py prints None in the completion",
@@ -31,8 +31,8 @@ DIALECT: Final = Dialect(
     codes=(
         Code(
             "context_length_exceeded",
-            "report: chathub-dev/chathub 126; source: OpenRouter's SDK components/apierrortype.py has it as error_type, "
-            "TabbyAPI's common/errors.py and llama_cpp/server/errors.py as code",
+            "report: chathub-dev/chathub 126; source: OpenRouter's SDK components/apierrortype.py (as error_type), "
+            "tabbyAPI common/errors.py, llama_cpp/server/errors.py",
         ),
     ),
     lookalikes=(

@@ -3,14 +3,24 @@
 from typing import Final
 
 from proxy.wire.dialects.discovery import MODELS, Field, Rank, listed
-from proxy.wire.dialects.rows import ABOUT, COMPLETION, EXTRA, EXTRA_TOO, PROMPT, WINDOW, Code, Dialect, wording
+from proxy.wire.dialects.rows import (
+    ABOUT,
+    ANY,
+    COMPLETION,
+    EXTRA,
+    PROMPT,
+    WINDOW,
+    Code,
+    Dialect,
+    wording,
+)
 
 DIALECT: Final = Dialect(
     name="openrouter",
     wordings=(
         wording(
-            rf"endpoint's maximum context length is {WINDOW} tokens\. however, you requested {ABOUT}[0-9]{{1,12}} tokens "
-            rf"\({PROMPT} of text input(?:, {EXTRA} of [a-z]{{1,12}} input)?(?:, {EXTRA_TOO} of [a-z]{{1,12}} input)?"
+            rf"endpoint's maximum context length is {WINDOW} tokens\. however, you requested {ABOUT}{ANY} "
+            rf"tokens \({PROMPT} of text input(?:, {EXTRA} of [a-z]{{1,12}} input)?"
             rf"(?:,(?: and)? {COMPLETION} in the output)?",
             "report: eca 380, cognee 1061, qwen-code 5950",
         ),

@@ -1,21 +1,21 @@
 """The forms in which knowledge of upstreams is written down: rows of data, each with its evidence beside it.
 
 Rules. A pattern is written for plain text (see `envelope.plain`): lower case, single spaces, no quotation marks but the
-apostrophe, no thousands separators. It is searched anywhere in the text, has bounded repetitions alone and none inside
-another, so that no body makes it slow. A number means something only by the name of its group. What lies outside the
-bounds of this file is no number of tokens, and is as if it had not been said.
+apostrophe, no thousands separators. It is searched anywhere in the text; its repetitions are bounded, and nothing that
+holds one is repeated, so that no body makes it slow. A number means something only by the name of its group. What lies
+outside the bounds is no number of tokens, and is as if it had not been said.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
 from proxy.wire.dialects.discovery import Field, believable
 from proxy.wire.dialects.envelope import Refusal
 
-_DIGITS: Final = r"[0-9]{1,12})(?![0-9])(?:\.[0-9]{1,6})?"
+_DIGITS: Final = r"[0-9]{1,24})(?![0-9])(?:\.[0-9]{1,6})?"
 """The inside of a group, closed, and a fraction behind it: some print counts as floats (72417.0)."""
 
 WINDOW: Final = rf"(?P<window>{_DIGITS}"
@@ -23,8 +23,7 @@ PROMPT: Final = rf"(?P<prompt>{_DIGITS}"
 COMPLETION: Final = rf"(?P<completion>{_DIGITS}"
 EXTRA: Final = rf"(?P<extra>{_DIGITS}"
 """Tokens that belong to the prompt and are told apart from it: tools."""
-EXTRA_TOO: Final = rf"(?P<extra_too>{_DIGITS}"
-ANY: Final = r"-?[0-9]{1,12}(?:\.[0-9]{1,6})?"
+ANY: Final = r"-?[0-9]{1,24}(?:\.[0-9]{1,6})?"
 """A number that is not wanted: a total, a count of characters."""
 ABOUT: Final = r"(?P<about>about )?"
 AT_LEAST: Final = r"(?P<least>at least )?"
@@ -72,16 +71,15 @@ class Wording:
         if found is None:
             return None
         groups = found.groupdict()
-        window, prompt, completion = believable(_whole(groups.get("window"))), _prompt(groups), _completion(groups)
-        return Overflow(dialect, window, prompt, self._exactness(groups, window, prompt, completion), completion)
-
-    def _exactness(
-        self, groups: Mapping[str, str | None], window: int | None, prompt: int | None, completion: int | None
-    ) -> Exactness:
-        stopped = self.stops_counting and window is not None and prompt == window + 1 - (completion or 0)
-        if groups.get("least") or stopped:
-            return Exactness.AT_LEAST
-        return Exactness.ABOUT if groups.get("about") else Exactness.EXACT
+        said = Overflow(
+            dialect,
+            window=believable(_whole(groups.get("window"))),
+            prompt=_prompt(groups),
+            prompt_is=Exactness.ABOUT if groups.get("about") else Exactness.EXACT,
+            completion=_counted(_whole(groups.get("completion"))),
+        )
+        is_bound = groups.get("least") or (self.stops_counting and _is_one_too_many(said))
+        return replace(said, prompt_is=Exactness.AT_LEAST) if is_bound else said
 
 
 def wording(pattern: str, evidence: str, *, stops_counting: bool = False) -> Wording:
@@ -168,12 +166,12 @@ def _whole(digits: str | None) -> int | None:
 
 
 def _prompt(groups: Mapping[str, str | None]) -> int | None:
-    parts = [_whole(groups.get(name)) for name in ("prompt", "extra", "extra_too")]
+    parts = [_whole(groups.get(name)) for name in ("prompt", "extra")]
     return _counted(sum(part or 0 for part in parts)) or None if parts[0] is not None else None
 
 
-def _completion(groups: Mapping[str, str | None]) -> int | None:
-    return _counted(_whole(groups.get("completion")))
+def _is_one_too_many(said: Overflow) -> bool:
+    return said.window is not None and said.prompt == said.window + 1 - (said.completion or 0)
 
 
 def _counted(tokens: int | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from proxy.wire.dialects.rows import COMPLETION, PROMPT, WINDOW, Dialect, wording
+from proxy.wire.dialects.rows import ANY, COMPLETION, PROMPT, WINDOW, Dialect, wording
 
 DIALECT: Final = Dialect(
     name="sglang",
@@ -13,7 +13,7 @@ DIALECT: Final = Dialect(
         ),
         wording(
             rf"requested token count exceeds the model's maximum context length of {WINDOW} tokens\. you requested a "
-            rf"total of [0-9]{{1,12}} tokens: {PROMPT} tokens from the input messages and {COMPLETION} tokens for the",
+            rf"total of {ANY} tokens: {PROMPT} tokens from the input messages and {COMPLETION} tokens for the",
             "source: sglang srt/managers/tokenizer_manager.py:1380",
         ),
         wording(

@@ -1,4 +1,4 @@
-"""TensorRT-LLM. Its limit may be that of one batch of tokens, below the model's window; it holds for prompts all the same."""
+"""TensorRT-LLM. Its limit may be that of a batch, below the model's window; it holds for a prompt all the same."""
 
 from typing import Final
 

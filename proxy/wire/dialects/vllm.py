@@ -26,7 +26,7 @@ DIALECT: Final = Dialect(
         ),
         wording(
             rf"{_HOWEVER}your request has {PROMPT} input tokens",
-            "source: vllm 0.10.2 entrypoints/openai/serving_engine.py:676, 0.16 entrypoints/openai/engine/serving.py:903",
+            "source: vllm 0.10.2 entrypoints/openai/serving_engine.py:676, 0.16 openai/engine/serving.py:903",
             stops_counting=True,
         ),
         wording(
@@ -41,7 +41,8 @@ DIALECT: Final = Dialect(
             "source: vllm 0.17.1 renderers/params.py:256",
         ),
         wording(
-            rf"{_HOWEVER}you requested {COMPLETION} output tokens and your prompt contains {AT_LEAST}{PROMPT} input tokens",
+            rf"{_HOWEVER}you requested {COMPLETION} output tokens and your prompt contains "
+            rf"{AT_LEAST}{PROMPT} input tokens",
             "source: vllm 0.18-0.25 renderers/params.py:419, entrypoints/openai/engine/serving.py:779",
             stops_counting=True,
         ),

@@ -1,0 +1,1 @@
+"""How upstreams refuse a prompt that is too long, and where they tell their window."""
