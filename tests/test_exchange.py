@@ -232,7 +232,7 @@ def test_a_deeper_plan_for_the_very_same_history_replaces_the_one_before() -> No
 
 def test_no_summary_is_asked_for_where_head_and_newest_round_leave_no_room_for_one() -> None:
     desk = Desk(SMALL)
-    fixed = {"role": "system", "content": "rule " * 560}
+    fixed = {"role": "system", "content": "rule " * 590}
     for turns in range(3, 12):
         desk.run(json.dumps({"model": "m", "messages": [fixed, *chat(turns)]}).encode())
     assert desk.asked == []

@@ -153,6 +153,17 @@ class Conversation:
         """The last round; empty at 0 when there is no history."""
         return self.rounds[-1] if self.rounds else Round(0, 0)
 
+    @cached_property
+    def unanswered_from(self) -> int:
+        """Start of what the model has not answered: the newest round, with a round of calls before it that waits too.
+
+        A word of the user's may come behind the results, from the client or because it was moved there.
+        """
+        last = next((r for r in reversed(self.rounds) if self.history[r.start].is_assistant), None)
+        if last is None or not self.history[last.start].calls:
+            return self.newest_round.start
+        return min(last.start, self.newest_round.start)
+
     def call_answered_by(self, index: int) -> Call | None:
         """The call that the result at `index` answers: in its own round, by id, else by name, else the only one."""
         result = self.history[index]

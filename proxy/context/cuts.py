@@ -13,7 +13,7 @@ from proxy.context import pins, view
 from proxy.context.edits import Edits, SummaryRole
 from proxy.context.situation import NEW_MESSAGE, Situation
 
-FRAME_TOKENS = 48
+FRAME_TOKENS = 24
 """The fixed words around a block and its parts, rounded up."""
 
 

@@ -25,6 +25,8 @@ class Plan:
 def plan(situation: Situation, edits: Edits) -> Plan | NeedSummary | NeedSizes:
     """What to do to the conversation, beginning from the edits that already apply."""
     for limit in LIMITS:
+        if made := situation.unsized(edits):
+            return NeedSizes(made)
         edits = limit(situation, edits)
     if made := situation.unsized(edits):
         return NeedSizes(made)

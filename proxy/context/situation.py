@@ -129,7 +129,9 @@ class Situation:
     def block_tokens(self, cut: Cut) -> int:
         """Tokens of a cut's block; what is carried verbatim is taken from its measure."""
         own = Cut(cut.stop, cut.summary, cut.summarised, cut.notice)
-        return sum(map(self.carried_tokens, cut.carried)) + self.count(view.block(self.conversation, own))
+        text = view.block(self.conversation, own)
+        must_say = view.lead_index(self.conversation, cut.stop) is None and not cut.carried
+        return sum(map(self.carried_tokens, cut.carried)) + self.count(text or view.GONE * must_say)
 
     def carried_tokens(self, index: int) -> int:
         """What it costs to carry one message verbatim in a block."""
@@ -137,5 +139,5 @@ class Situation:
 
     @cached_property
     def protected_from(self) -> int:
-        """No edit may touch `history[protected_from:]`: the newest round, and the newest message with it."""
-        return self.conversation.newest_round.start
+        """No edit may touch `history[protected_from:]`: the newest round, and results that no answer took in yet."""
+        return self.conversation.unanswered_from

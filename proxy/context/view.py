@@ -220,6 +220,9 @@ def lead_index(conversation: Conversation, stop: int) -> int | None:
     return conversation.turn_starts[removed - 1] if removed else None
 
 
+GONE = "[Earlier messages of this conversation are left out here.]"
+"""Stands where a user message must stand and there is nothing to say."""
+
 _MOST_ARGUMENTS = 1000
 """Characters of a call's arguments in the title of its result."""
 
@@ -273,7 +276,7 @@ def _behind_block(
         kept = [changes[lead].applied_to(message) if lead in changes else message, *kept]
     text = block(conversation, cut)
     if lead is None:
-        return [_message(cut.role, text), *kept]
+        return [_message(cut.role, text or GONE), *kept]
     if not text:
         return list(kept)
     if cut.role is not SummaryRole.AUTO:

@@ -66,13 +66,17 @@ class SideCaller:
 
     async def ask(self, body: bytes, origin: Origin) -> Answered | SideCallFailed:
         """Make the call with this body; at most `attempts` tries and never longer than `deadline` (seconds)."""
-        target = self._target(origin, len(body))
         deadline = asyncio.get_running_loop().time() + self._options.deadline
         failed = SideCallFailed("timeout")
         try:
             async with asyncio.timeout_at(deadline):
                 for attempt in range(1, self._options.attempts + 1):
-                    outcome = await self._try(target, body)
+                    outcome = await self._try(origin, body)
+                    if isinstance(outcome, _RefusesSystem):
+                        body = chat.without_system(body)
+                        outcome = await self._try(origin, body)
+                    if isinstance(outcome, _RefusesSystem):
+                        return SideCallFailed(outcome.reason)
                     if not isinstance(outcome, _Retry):
                         return outcome
                     failed = SideCallFailed(outcome.reason)
@@ -101,7 +105,10 @@ class SideCaller:
             fields = headers.for_side_call(origin.fields, key=self._key)
         return _Target(headers.join(self._main, origin.path, origin.query), (*fields, *own))
 
-    async def _try(self, target: _Target, body: bytes) -> "Answered | SideCallFailed | _Retry":
+    async def _try(
+        self, origin: Origin, body: bytes
+    ) -> "Answered | SideCallFailed | _Retry | _RefusesSystem":
+        target = self._target(origin, len(body))
         try:
             reply = await self._upstream.call("POST", target.url, target.fields, body)
         except UpstreamTimeout:
@@ -109,6 +116,9 @@ class SideCaller:
         except TransomError:
             return _Retry("unreachable")
         try:
+            is_shape = reply.status in chat.SHAPE_REFUSALS
+            if is_shape and chat.refuses_system(reply.status, await reply.chunk()):
+                return _RefusesSystem(f"status_{reply.status}")
             if reply.status == 429 or reply.status >= 500:
                 return _Retry(f"status_{reply.status}", _retry_after(reply.headers))
             if not 200 <= reply.status < 300:
@@ -120,6 +130,13 @@ class SideCaller:
             return _Retry("broken")
         finally:
             reply.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _RefusesSystem:
+    """Worth another try without a system message."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

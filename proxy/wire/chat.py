@@ -168,7 +168,12 @@ def refuses_usage(status: int, body: bytes) -> bool:
 
 
 def side_call(
-    order: Order, *, model: str, max_tokens: int, limit_name: str, reasoning_effort: str = ""
+    order: Order,
+    *,
+    model: str,
+    max_tokens: int,
+    limit_name: str,
+    reasoning_effort: str = "",
 ) -> bytes:
     """The body of a side call: two messages, the output limit, the configured effort; nothing else of the client's."""
     messages: Sequence[Mapping[str, str]] = (
@@ -179,6 +184,23 @@ def side_call(
     effort = {"reasoning_effort": reasoning_effort} if reasoning_effort else {}
     named = {"model": model} if model else {}  # some servers have one model and ask for no name
     return rawjson.encode({**named, "messages": messages, name: max_tokens, "stream": False, **effort})
+
+
+SHAPE_REFUSALS: Final = frozenset({400, 422, 500})
+"""Statuses of servers whose chat template does not take the messages; llama.cpp says 500."""
+
+
+def refuses_system(status: int, body: bytes) -> bool:
+    """Whether a refusal may be on account of a system message, which chat templates such as Gemma 2 lack."""
+    return status in SHAPE_REFUSALS and b"system" in body.lower()
+
+
+def without_system(side_call: bytes) -> bytes:
+    """A side call whose system text stands at the head of its user message."""
+    messages = rawjson.value(rawjson.members(side_call)["messages"])
+    texts = [str(cast(dict[str, object], message)["content"]) for message in cast(list[object], messages)]
+    merged = [{"role": "user", "content": "\n\n".join(texts)}]
+    return rawjson.replace(side_call, {"messages": rawjson.encode(merged)})
 
 
 def _limit_name(model: str) -> str:

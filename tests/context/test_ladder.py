@@ -113,21 +113,23 @@ def test_what_fits_is_left_alone(case: Situation) -> None:
 
 @given(cases(), SUMMARIES)
 def test_planning_on_its_own_output_changes_nothing(case: Situation, summary: str | None) -> None:
-    edits = planned(case, NOTHING, summary).edits
-    view = apply(case.conversation, edits)
+    if case.policy.summary_role is SummaryRole.USER:
+        case = without_sliding(case)  # the block would be one turn more
+    first = planned(case, NOTHING, summary)
+    view = apply(case.conversation, first.edits)
     again = planned(situation(view, case.limits, case.policy), NOTHING, summary)
     if again.edits:
         assert case.limits is not None
-        assert case.tokens(edits) > case.limits.trigger
+        assert first.tokens > case.limits.trigger
         assert again.tokens < situation(view, case.limits, case.policy).tokens(NOTHING)
 
 
 @given(cases(), SUMMARIES)
 def test_planning_again_from_a_checkpoint_changes_nothing(case: Situation, summary: str | None) -> None:
-    edits = planned(case, NOTHING, summary).edits
-    again = planned(case, edits, summary)
+    first = planned(case, NOTHING, summary)
+    again = planned(case, first.edits, summary)
     assert case.limits is not None
-    assert again.edits == edits or case.tokens(edits) > case.limits.trigger
+    assert again.edits == first.edits or first.tokens > case.limits.trigger
 
 
 @given(cases(), SUMMARIES)
@@ -145,7 +147,8 @@ def test_the_sliding_window_never_keeps_more_turns_than_configured_and_never_spl
     policy = replace(policy, drop=DropPolicy(max_turns=turns))
     view = apply(talk, planned(situation(talk, None, policy), NOTHING, None).edits)
     own = policy.summary_role is SummaryRole.USER  # the block then is a user message too
-    assert len(view.turn_starts) <= turns + own
+    waiting = any(index > talk.unanswered_from for index in talk.turn_starts)  # a word behind unanswered results
+    assert len(view.turn_starts) <= turns + own + waiting
     assert invariants.broken(talk, view, policy.summary_role) == []
 
 

@@ -28,12 +28,12 @@ def called(name: str, id_: str = "a", **result: Any) -> list[dict[str, Any]]:
 
 
 def case(*messages: dict[str, Any], keep: int = 0, limits: Limits = SMALL, **policy: Any) -> Situation:
-    """A situation whose newest round is a short user message, so that everything before it may go.
+    """A situation whose newest round is a short user message after an answer, so that everything before it may go.
 
     No user message is carried unless the policy says so.
     """
     policy = {"keep_user_tokens": 0, **policy}
-    talk = read([*messages, {"role": "user", "content": "and?"}])
+    talk = read([*messages, {"role": "assistant", "content": "so"}, {"role": "user", "content": "and?"}])
     return situation(talk, limits, ModelPolicy(elide=ElidePolicy(keep=keep), **policy))
 
 
@@ -101,7 +101,8 @@ def test_b67_oldest_results_go_first_and_only_as_many_as_the_target_needs() -> N
 
 
 def test_b66_the_marker_is_the_configured_one_and_a_tools_odd_name_cannot_break_it() -> None:
-    talk = read([USER, *called("read\n\u202e{file}" + "x" * 99), {"role": "user", "content": "and?"}])
+    answered = [{"role": "assistant", "content": "so"}, {"role": "user", "content": "and?"}]
+    talk = read([USER, *called("read\n\u202e{file}" + "x" * 99), *answered])
     of = situation(talk, SMALL, ModelPolicy(elide=ElidePolicy(keep=0, marker="(gone: {tool}, {lines})")))
     text = apply(talk, elide.plan(of, NOTHING)).history[2].text
     assert text.startswith("(gone: read{file}xxx")

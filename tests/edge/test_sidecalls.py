@@ -120,6 +120,30 @@ FAILURES = [
 ]
 
 
+NO_SYSTEM = json_answer({"error": {"message": "Jinja Exception: System role not supported"}}, status=500)
+MESSAGES = (
+    b'{"model":"m","messages":[{"role":"system","content":"Summarise."},{"role":"user","content":"They."}]}'
+)
+
+
+async def test_where_the_chat_template_takes_no_system_message_it_goes_into_the_users() -> None:
+    async with ScriptedUpstream([NO_SYSTEM, GOOD]) as upstream, caller(upstream.base_url) as side:
+        assert isinstance(await side.ask(MESSAGES, ORIGIN), Answered)
+        first, second = upstream.requests
+        assert first.body == MESSAGES
+        assert second.json() == {
+            "model": "m",
+            "messages": [{"role": "user", "content": "Summarise.\n\nThey."}],
+        }
+        assert second.headers_named("content-length") == [str(len(second.body))]
+
+
+async def test_a_server_that_goes_on_about_its_system_is_asked_twice_and_no_more() -> None:
+    async with ScriptedUpstream([NO_SYSTEM, NO_SYSTEM, GOOD]) as upstream, caller(upstream.base_url) as side:
+        assert await side.ask(MESSAGES, ORIGIN) == SideCallFailed("status_500")
+        assert len(upstream.requests) == 2
+
+
 @pytest.mark.parametrize(("answer", "reason", "tells_usage"), FAILURES)
 async def test_an_answer_that_is_no_use_is_a_fixed_word_and_not_asked_for_again(
     answer: Answer, reason: str, tells_usage: bool

@@ -2,8 +2,8 @@
 
 Rules. Two occasions, one cut: size demands it (after the gentler strategies, or when no summary could be had), or the
 configured sliding window of user turns is exceeded. The sliding window moves in batches of half its length, so that
-the prompt stays append-only between two moves, and never holds more turns than configured. An existing summary and
-what is pinned stay while there is room for them.
+the prompt stays append-only between two moves, and never holds more turns than configured, but for results that the
+model has not answered yet. An existing summary and what is pinned stay while there is room for them.
 """
 
 from proxy.context import cuts, pins
@@ -54,14 +54,15 @@ def _slide(situation: Situation, turns: int) -> int:
     conversation = situation.conversation
     starts = conversation.turn_starts
     if turns == 0:
-        return conversation.newest_round.start
+        return situation.protected_from
     over = len(starts) - turns
     if over <= 0:
         return 0
     batch = max(1, turns // 2)
     gone = min(-(-over // batch) * batch, len(starts) - 1)
     # A user message may stand between a call and its result: then the cut falls before their round.
-    return max(cut for cut in (0, *conversation.safe_cuts) if cut <= starts[gone])
+    furthest = min(starts[gone], situation.protected_from)
+    return max(cut for cut in (0, *conversation.safe_cuts) if cut <= furthest)
 
 
 def _cut(situation: Situation, edits: Edits, stop: int, carried: tuple[int, ...]) -> Cut:
