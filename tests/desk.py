@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy import exchange
 from proxy.context import calibration, summary, tokens
-from proxy.context.calibration import UNCALIBRATED, Calibration, CalibrationPolicy
+from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration, CalibrationPolicy
 from proxy.context.conversation import Reader
 from proxy.context.edits import Edits, decode, encode
 from proxy.context.policy import Mode, ModelPolicy
@@ -68,6 +68,7 @@ class Desk:
     last_order_characters: int = 0
     may_ask: bool = True
     calibration: Calibration = UNCALIBRATED
+    anchors: dict[str, tuple[Anchor, ...]] = field(default_factory=dict)
     refuses_usage: bool = False
 
     def run(self, body: bytes) -> Verdict:
@@ -121,6 +122,7 @@ class Desk:
             summaries={key: text for key, text in self.stored.items() if key in command.chain},
             may_ask=self.may_ask,
             calibration=self.calibration,
+            anchors=self.anchors.get(command.opening, ()),
             refuses_usage=self.refuses_usage,
         )
         return (
@@ -147,6 +149,8 @@ class Desk:
 
     def learn(self, command: Learn) -> None:
         self.refuses_usage |= command.refuses_usage
+        if command.anchors:
+            self.anchors[command.opening] = command.anchors
         known = self.calibration
         self.calibration = calibration.learn(
             known, command.raw_tokens, command.reported_tokens, CalibrationPolicy()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from proxy.context.budget import NEW_UPSTREAM
 from proxy.context.edits import Cut, Edits
 from proxy.context.policy import ElidePolicy, Mode, ModelPolicy, OnOverflow, UsageMode
 from proxy.errors import ContextOverflow
@@ -351,7 +352,8 @@ def test_b32_an_output_limit_that_does_not_fit_beside_the_prompt_is_lowered() ->
     desk = Desk(SMALL)
     verdict = desk.run(body({"role": "user", "content": "q" * 1000}, max_tokens=900))
     assert verdict.forwarded is not None
-    assert sent(desk)["max_tokens"] == 1000 - 30 - verdict.forwarded
+    kept_free = int(1000 * NEW_UPSTREAM)
+    assert sent(desk)["max_tokens"] == 1000 - kept_free - verdict.forwarded
     assert verdict.actions == f"max_tokens={sent(desk)['max_tokens']}"
 
 
@@ -370,7 +372,50 @@ def test_the_answers_usage_is_learned_with_the_raw_estimate_of_what_was_really_s
     assert first.raw is not None
     second = desk.run(body({"role": "user", "content": "w" * 8000}))
     assert second.original == 3000
-    assert second.factor == pytest.approx(3000 / first.raw)
+    assert (first.usage_based, second.usage_based) == (False, True)
+
+
+def talk_of(turns: int, first: str = "w" * 6000) -> list[dict[str, Any]]:
+    """A chat that begins alike and goes on by long answers."""
+    said = [{"role": "user", "content": first}]
+    for number in range(turns):
+        said.append({"role": "assistant", "content": f"answer {number} " + "a" * 800})
+        said.append({"role": "user", "content": f"question {number} " + "q" * 400})
+    return said
+
+
+def test_the_next_count_is_expected_from_the_last_one_of_the_same_conversation() -> None:
+    desk = Desk(replace(SMALL, window=60_000), usage=Usage(3000, 5))
+    desk.run(body(*talk_of(1)))
+    desk.usage = Usage(4100, 5)
+    second = desk.run(body(*talk_of(3)))
+    third = desk.run(body(*talk_of(3)))
+    assert second.original is not None
+    assert second.original > 3000
+    assert third.original == 4100
+
+
+@pytest.mark.parametrize(
+    "other", [{"tools": [{"type": "function", "function": {"name": "f"}}]}, {"reasoning_effort": "high"}]
+)
+def test_a_count_made_with_other_tools_or_settings_is_no_beginning(other: dict[str, Any]) -> None:
+    desk = Desk(replace(SMALL, window=60_000), usage=Usage(3000, 5))
+    desk.run(body(*talk_of(1)))
+    assert desk.run(body(*talk_of(2))).usage_based
+    assert not desk.run(body(*talk_of(2), **other)).usage_based
+
+
+def test_conversations_that_begin_alike_keep_their_own_counts() -> None:
+    desk = Desk(replace(SMALL, window=60_000))
+    one, other = (
+        talk_of(2),
+        [*talk_of(1), {"role": "assistant", "content": "other"}, {"role": "user", "content": "x"}],
+    )
+    for messages, tokens in ((one, 3000), (other, 2800)) * 2:
+        desk.usage = Usage(tokens, 5)
+        desk.run(body(*messages))
+    assert desk.run(body(*one)).original == 3000
+    assert desk.run(body(*other)).original == 2800
 
 
 def test_b58_b90_a_stream_that_broke_off_teaches_nothing() -> None:

@@ -189,7 +189,11 @@ PLANTED: Final = (
     ("  connect_timeout: 10s", "  connect_timeout: 11s", "upstream.connect_timeout"),
     ("How long a connection to it may", "How long a link to it may", "upstream.connect_timeout"),
     ("reserve_output: 4096 # tokens", "reserve_output: 4096 # bytes", "models[].reserve_output"),
-    ("[images, elide, summarize, drop, shorten]", "[images, summarize, elide, drop, shorten]", "models[].strategies"),
+    (
+        "[images, elide, summarize, drop, shorten]",
+        "[images, summarize, elide, drop, shorten]",
+        "models[].strategies",
+    ),
     ("    mode: manage", "    #mode: manage", "models[].mode"),
     ("max_body: 256MiB", "", "max_body"),
     ("max_body: 256MiB", "max_body: 256MiB\nmax_head: 1MiB", "max_head"),

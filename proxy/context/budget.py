@@ -16,6 +16,10 @@ MOST_BY_DEFAULT = 0.125
 SHORT_ANSWER = 1 / 32
 """Share of the window that the shortest answer worth having takes: 256 tokens of 8,192."""
 
+NEW_UPSTREAM = 0.12
+NEW_CONVERSATION = 0.06
+"""Share of the window that is kept free before the first answer of an upstream's model, and of a conversation."""
+
 LEAST_ANSWER = 16
 """A max_tokens is never lowered below this many tokens; below it an answer is worth nothing."""
 
@@ -34,11 +38,18 @@ class Budget:
     @property
     def ceiling(self) -> int:
         """The largest prompt that is worth sending as it is: it leaves room for a short answer at least."""
-        return max(self.tokens, self.window - self.margin - int(self.window * SHORT_ANSWER))
+        return max(self.tokens, int(self.window * (1 - SHORT_ANSWER)))
 
     def answer_room(self, prompt_tokens: int) -> int:
         """Tokens that are left for the answer beside a prompt of this size; may be negative."""
         return self.window - self.margin - prompt_tokens
+
+
+def caution(*, knows_model: bool, knows_conversation: bool) -> float:
+    """Share of the window to keep free at least: the less is known of what an upstream counts, the more."""
+    if knows_conversation:
+        return 0.0
+    return NEW_CONVERSATION if knows_model else NEW_UPSTREAM
 
 
 def work_out(
@@ -47,6 +58,7 @@ def work_out(
     *,
     reserve_output: int,
     margin: float,
+    caution: float = 0.0,
     compact_at: float,
     compact_to: float,
 ) -> Budget | None:
@@ -60,7 +72,7 @@ def work_out(
         reserve = min(reserve_output, int(window * MOST_BY_DEFAULT))
     else:
         reserve = max(0, min(asked_output, int(window * MOST_ASKED)))
-    kept_free = int(window * margin)
+    kept_free = int(window * max(margin, caution))
     tokens = max(1, window - reserve - kept_free)
     return Budget(
         window, reserve, kept_free, tokens, max(1, int(tokens * compact_at)), int(tokens * compact_to)

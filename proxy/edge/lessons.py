@@ -17,7 +17,7 @@ INTERVAL: Final = 1.0
 """Seconds that a lesson waits at most before it is written."""
 
 MOST: Final = 2000
-"""Values that are held; a model has two at most."""
+"""Values that are held; a model has two at most, a conversation one."""
 
 
 class Lessons:

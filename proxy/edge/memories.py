@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from proxy.context import calibration
-from proxy.context.calibration import UNCALIBRATED, Calibration, CalibrationPolicy
+from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration, CalibrationPolicy
 from proxy.context.edits import Edits, decode, encode
 from proxy.edge.lessons import INTERVAL, Lessons
 from proxy.errors import StoreUnavailable
@@ -40,15 +40,15 @@ class Memories:
         self._shared = shared
         self._lessons = Lessons(store, interval=interval)
 
-    async def recall(self, model: str, chain: Sequence[str]) -> Memory:
+    async def recall(self, model: str, chain: Sequence[str], opening: str = "") -> Memory:
         """The newest checkpoint on this chain, the summaries that wait on it, and what was learned of the model."""
         summaries = [f"{_SUMMARY}:{key}" for key in chain]
-        learned = [self._key(_CALIBRATION, model), self._key(_REFUSAL, model)]
+        learned = [self._key(_CALIBRATION, model), self._key(_REFUSAL, model), f"{_ANCHORS}:{opening}"]
         try:
             values = await self._store.read([*chain, *summaries, *learned])
         except StoreUnavailable:
             values = [*[None] * (2 * len(chain)), *map(self._lessons.latest, learned)]
-        known, refusal = map(self._lessons.seen, learned, values[-len(learned) :])
+        known, refusal, anchors = map(self._lessons.seen, learned, values[-len(learned) :])
         checkpoints, texts = values[: len(chain)], values[len(chain) : -len(learned)]
         key, edits = _newest(chain, checkpoints)
         return Memory(
@@ -59,6 +59,7 @@ class Memories:
             },
             may_ask=self._shared(),
             calibration=_calibration(known),
+            anchors=_anchors(anchors),
             refuses_usage=refusal is not None,
             kept=tuple(
                 each
@@ -71,6 +72,8 @@ class Memories:
         """Take in what an answer taught."""
         if lesson.refuses_usage:
             self._lessons.put(self._key(_REFUSAL, lesson.model), b"true")
+        if lesson.anchors:
+            self._lessons.put(f"{_ANCHORS}:{lesson.opening}", msgspec.json.encode(lesson.anchors))
         key = self._key(_CALIBRATION, lesson.model)
         with contextlib.suppress(StoreUnavailable):  # the next answer teaches the same
             known = _calibration(await self._lessons.known(key))
@@ -109,9 +112,11 @@ class Memories:
 
 _SUMMARY: Final = "summary"
 _CALIBRATION: Final = "calibration"
+_ANCHORS: Final = "anchors"
 _REFUSAL: Final = "refuses-usage"
 
 _CODEC: Final = msgspec.json.Decoder(Calibration)
+_ANCHOR_CODEC: Final = msgspec.json.Decoder(tuple[Anchor, ...])
 
 
 def _newest(chain: Sequence[str], values: Sequence[bytes | None]) -> tuple[str, Edits] | tuple[None, None]:
@@ -136,3 +141,10 @@ def _calibration(stored: bytes | None) -> Calibration:
         return UNCALIBRATED if stored is None else _CODEC.decode(stored)
     except msgspec.DecodeError:
         return UNCALIBRATED
+
+
+def _anchors(stored: bytes | None) -> tuple[Anchor, ...]:
+    try:
+        return () if stored is None else _ANCHOR_CODEC.decode(stored)
+    except msgspec.DecodeError:
+        return ()

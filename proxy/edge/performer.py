@@ -54,8 +54,8 @@ DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 class Remembers(Protocol):
     """What is remembered between requests."""
 
-    async def recall(self, model: str, chain: Sequence[str]) -> Memory:
-        """The newest checkpoint on this chain, and what was learned of the model."""
+    async def recall(self, model: str, chain: Sequence[str], opening: str) -> Memory:
+        """The newest checkpoint on this chain, and what was learned of the model and of the conversation."""
         ...
 
     async def learn(self, lesson: Learn, policy: CalibrationPolicy) -> None:
@@ -180,7 +180,7 @@ class Performer:
 
     async def _recall(self, command: LookUp) -> Memory:
         self.chain = command.chain
-        memory = await self._around.memories.recall(command.model, command.chain)
+        memory = await self._around.memories.recall(command.model, command.chain, command.opening)
         self.kept = memory.kept
         matched = bool(memory.edits or memory.summaries)
         self._around.summaries.note_history(self._who, command.digests, matched=matched)

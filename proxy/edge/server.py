@@ -340,7 +340,7 @@ def _told_of(verdict: Verdict) -> dict[str, object]:
         "original_tokens": verdict.original,
         "raw_tokens": verdict.raw,
         "reported_tokens": verdict.reported,
-        "factor": round(verdict.factor, 4),
+        "usage_based": verdict.usage_based,
         "actions": verdict.actions,
         "checkpoint": verdict.checkpoint_id,
     }

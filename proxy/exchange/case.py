@@ -4,12 +4,14 @@ Rules. Everything here is a function of the request, its terms and what the edge
 for from here. The client's numbers and the upstream's are calibrated tokens, those of a situation raw ones.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from proxy.context import budget, checkpoint, pins, planner, rawjson, view
+from proxy.context import budget, calibration, checkpoint, pins, planner, rawjson, view
 from proxy.context.budget import Budget
+from proxy.context.calibration import Anchor, Expected
 from proxy.context.conversation import Conversation
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
@@ -18,7 +20,7 @@ from proxy.context.repair import repair
 from proxy.context.situation import Limits, NeedSizes, NeedSummary, Situation
 from proxy.context.tokens import Size, request_size
 from proxy.exchange.changes import CACHE_KEY, STREAM_OPTIONS, USAGE, Changes
-from proxy.exchange.commands import Measured, Memory, Order, Outcome, SideCallFailed, Summarised
+from proxy.exchange.commands import Learn, Measured, Memory, Order, Outcome, SideCallFailed, Summarised
 from proxy.exchange.orders import Orders
 from proxy.exchange.verdict import SideCall, Terms, Verdict
 from proxy.wire import chat
@@ -47,6 +49,22 @@ class Sound:
     conversation: Conversation
     chain: tuple[str, ...]
     repaired: int = 0
+
+    @cached_property
+    def opening(self) -> str:
+        """The name of the first round; empty when there is no history."""
+        rounds = self.conversation.rounds
+        return self.chain[rounds[0].stop - 1] if rounds else ""
+
+    @cached_property
+    def mark(self) -> str:
+        """Digest of what the count depends on beside the messages."""
+        parts = (*self.request.extras, b"", *self.request.reasoning)
+        return hashlib.blake2b(b"\0".join(parts), digest_size=8).hexdigest()
+
+
+MOST_ANCHORS = 4
+"""Conversations with one beginning whose counts are kept."""
 
 
 def sound(request: ChatRequest, terms: Terms) -> Sound:
@@ -88,9 +106,16 @@ class Case:
         return self.sound.chain
 
     @cached_property
-    def factor(self) -> float:
-        """Tokens of the upstream for each of ours."""
-        return self.memory.calibration.factor(self.terms.policy.calibration)
+    def anchor(self) -> Anchor | None:
+        """The newest count of this very conversation, made with the same tools and settings."""
+        places = {key: place for place, key in enumerate(self.chain)}
+        mine = (each for each in self.memory.anchors if each.tip in places and each.mark == self.sound.mark)
+        return max(mine, key=lambda each: places[each.tip], default=None)
+
+    @cached_property
+    def expected(self) -> Expected:
+        """What the upstream will count."""
+        return calibration.expect(self.memory.calibration, self.anchor, self.terms.policy.calibration)
 
     @cached_property
     def budget(self) -> Budget | None:
@@ -101,18 +126,32 @@ class Case:
             self.request.output_limit,
             reserve_output=policy.reserve_output,
             margin=policy.margin,
+            caution=self._caution(),
             compact_at=policy.compact_at,
             compact_to=policy.compact_to,
         )
 
+    def _caution(self) -> float:
+        if self.terms.policy.calibration.is_off:
+            return 0.0
+        return budget.caution(
+            knows_model=self.memory.calibration.samples > 0, knows_conversation=self.expected.last is not None
+        )
+
     @cached_property
     def limits(self) -> Limits | None:
-        """The budget in raw tokens."""
-        if self.budget is None:
-            return None
+        """The budget in raw tokens: the trigger of a prompt that grew, all else of one that will have been cut."""
         known = self.budget
-        tokens = (known.window, known.ceiling, known.tokens, known.trigger, known.target)
-        return Limits(*(int(number / self.factor) for number in tokens))
+        if known is None:
+            return None
+        grown, cut = self.expected.grown.raw, self.expected.cut.raw
+        return Limits(
+            window=cut(known.window),
+            ceiling=cut(known.ceiling),
+            budget=cut(known.tokens),
+            trigger=grown(known.trigger),
+            target=cut(known.target),
+        )
 
     @cached_property
     def situation(self) -> Situation:
@@ -206,10 +245,10 @@ class Case:
             self.terms.mode,
             window=self.budget.window if self.budget else None,
             trigger=self.budget.trigger if self.budget else None,
-            original=round(raw * self.factor),
-            forwarded=round(raw * self.factor),
+            original=self.tokens(raw),
+            forwarded=self.tokens(raw),
             raw=raw,
-            factor=self.factor,
+            usage_based=self.expected.last is not None,
             side_calls=draft.side_calls,
             checkpoint_id=checkpoint_id,
             summary_id=self.chain[covered - 1] if covered else None,
@@ -220,7 +259,30 @@ class Case:
     def rewritten(self, verdict: Verdict, sizes: Sequence[Size]) -> Verdict:
         """The verdict with the sizes of the view."""
         raw = request_size(sizes, self.measured.extras)
-        return replace(verdict, raw=raw, forwarded=round(raw * self.factor))
+        return replace(verdict, raw=raw, forwarded=self.tokens(raw))
+
+    def tokens(self, raw: int) -> int:
+        """What the upstream is expected to count of so many raw tokens."""
+        return round(self.expected.tokens(raw))
+
+    def lesson(self, verdict: Verdict) -> Learn | None:
+        """What the answer taught; None when it told no count, or one of pictures, whose cost is a guess."""
+        if verdict.reported is None or any(size.has_media for size in self.measured.sizes):
+            return None
+        anchors: tuple[Anchor, ...] = ()
+        if self.chain:
+            begun = replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
+            policy = self.terms.policy.calibration
+            mine = calibration.follow(self.memory.calibration, begun, verdict.raw, verdict.reported, policy)
+            others = tuple(each for each in self.memory.anchors if each is not self.anchor)
+            anchors = (mine, *others)[:MOST_ANCHORS]
+        return Learn(
+            self.request.model,
+            raw_tokens=verdict.raw,
+            reported_tokens=verdict.reported,
+            opening=self.sound.opening,
+            anchors=anchors,
+        )
 
     def reason(self, verdict: Verdict) -> str:
         """Why the prompt is larger than it should be; a fixed word for the log, empty when all is well."""
@@ -228,7 +290,7 @@ class Case:
             return ""
         if self.terms.mode is not Mode.MANAGE:
             return "observed_only"
-        fixed = round(self.situation.fixed * self.factor)
+        fixed = self.expected.cut.tokens(self.situation.fixed)
         return "head_and_tools_over_budget" if fixed > self.budget.tokens else "over_budget"
 
     def changes(self, seen: Conversation, verdict: Verdict) -> Changes:
@@ -254,8 +316,7 @@ class Case:
     def _cache_key(self) -> str | None:
         """The same for all requests of a conversation: made of its tenant, model and first round."""
         wanted = self.terms.policy.prompt_cache_key is CacheKey.AUTO and not self.request.has_cache_key
-        rounds = self.sound.conversation.rounds
-        return self.chain[rounds[0].stop - 1] if wanted and rounds else None
+        return self.sound.opening or None if wanted else None
 
     def _splices_usage(self) -> bool:
         request = self.request

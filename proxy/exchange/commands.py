@@ -7,7 +7,7 @@ outcome can fail, the failure is a value of its own. Nothing here holds a creden
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from proxy.context.calibration import UNCALIBRATED, Calibration
+from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration
 from proxy.context.conversation import Message
 from proxy.context.edits import Edits
 from proxy.context.tokens import Size
@@ -25,6 +25,9 @@ class LookUp:
     digests: tuple[bytes, ...] = ()
     """One for each message of the history."""
 
+    opening: str = ""
+    """The key of the history's first round, under which the counts of its conversation are kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -32,6 +35,7 @@ class Memory:
 
     `summaries` maps keys of the chain to summaries of the prefixes that they name, written and not yet in force;
     `kept` are all keys of the chain under which anything is stored, shortest prefix first.
+    `anchors` are the counts of conversations that begin like this one, the newest first.
     `may_ask` is False where side calls have proved useless or cannot be shared.
     """
 
@@ -40,6 +44,7 @@ class Memory:
     summaries: Mapping[str, str] = field(default_factory=dict)
     may_ask: bool = True
     calibration: Calibration = UNCALIBRATED
+    anchors: tuple[Anchor, ...] = ()
     refuses_usage: bool = False
     kept: tuple[str, ...] = ()
 
@@ -161,12 +166,17 @@ class Relayed:
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """Remember of the model what its answer taught: a pair of token counts, or that it refuses `include_usage`."""
+    """Remember what an answer taught: a pair of token counts, or that the model's upstream refuses `include_usage`.
+
+    `anchors` take the place of those that were found under `opening`.
+    """
 
     model: str
     raw_tokens: int | None = None
     reported_tokens: int | None = None
     refuses_usage: bool = False
+    opening: str = ""
+    anchors: tuple[Anchor, ...] = ()
 
 
 Command = LookUp | Measure | Ask | Prepare | Save | Send | Relay | Learn

@@ -48,7 +48,7 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
     """The exchange of one chat request. Raises `ContextOverflow` where the policy is to refuse."""
     known = sound(request, terms)
     digests = tuple(message.digest for message in known.conversation.history)
-    memory = _expect(Memory, (yield LookUp(request.model, known.chain, digests)))
+    memory = _expect(Memory, (yield LookUp(request.model, known.chain, digests, known.opening)))
     ask = Measure(request.model, known.conversation.messages, request.extras)
     case = Case(known, terms, memory, _expect(Measured, (yield ask)))
 
@@ -88,8 +88,8 @@ def _answered(case: Case, draft: Draft, edits: Edits, checkpoint_id: str | None)
             yield Learn(request.model, refuses_usage=True)
     relayed = _expect(Relayed, (yield Relay(verdict.headers(), changes.strip_usage)))
     verdict = replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
-    if verdict.reported is not None and not any(size.has_media for size in case.measured.sizes):
-        yield Learn(request.model, raw_tokens=verdict.raw, reported_tokens=verdict.reported)
+    if lesson := case.lesson(verdict):
+        yield lesson
     if relayed.complete and (order := case.ahead(edits, draft)):
         yield Prepare(*order)
     return verdict

@@ -39,6 +39,7 @@ class Verdict:
 
     original   calibrated estimate of the client's request     forwarded  the same of what was sent
     raw        uncalibrated estimate of what was sent
+    `usage_based`: the estimates go on from what the upstream counted of this conversation's last prompt.
     `checkpoint_id` names the edits in force, `summary_id` the prefix that their summary covers. `pins` counts the
     messages that configured patterns match, `pins_kept` those of them that are still in what was sent.
     """
@@ -50,7 +51,7 @@ class Verdict:
     original: int | None = None
     forwarded: int | None = None
     raw: int | None = None
-    factor: float = 1.0
+    usage_based: bool = False
     actions: str = "none"
     reason: str = ""
     checkpoint_id: str | None = None

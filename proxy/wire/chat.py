@@ -30,6 +30,9 @@ GENERATING_PATHS: Final = (
 EXTRAS: Final = ("tools", "functions", "tool_choice", "function_call", "response_format")
 """Members beside `messages` that take room in the prompt."""
 
+REASONING: Final = ("reasoning_effort", "reasoning", "thinking", "enable_thinking", "chat_template_kwargs")
+"""Members that change how much of the history a template shows the model, and what it adds."""
+
 OUTPUT_LIMITS: Final = ("max_completion_tokens", "max_tokens")
 """Names of the output limit; the first that a request has is the one that counts."""
 
@@ -53,6 +56,7 @@ class ChatRequest:
     model: str
     conversation: Conversation
     extras: tuple[bytes, ...]
+    reasoning: tuple[bytes, ...]
     stream: bool
     wants_usage: bool
     stream_options: bytes
@@ -107,6 +111,7 @@ def _request(body: bytes, fields: Mapping[str, bytes], conversation: Conversatio
         model=model if isinstance(model, str) else "",
         conversation=conversation,
         extras=tuple(fields[name] for name in EXTRAS if name in fields),
+        reasoning=tuple(fields[name] for name in REASONING if name in fields),
         stream=fields.get("stream") == b"true",
         wants_usage=_wants_usage(options),
         stream_options=options,

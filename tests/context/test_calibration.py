@@ -1,4 +1,4 @@
-"""The learned factor: what it believes, what it does not, and that it cannot run away."""
+"""The learned correction: what it believes, what it does not, and that it cannot run away."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.context.calibration import UNCALIBRATED, Calibration, CalibrationPolicy, learn
+from proxy.context.calibration import (
+    UNCALIBRATED,
+    Anchor,
+    Calibration,
+    CalibrationPolicy,
+    expect,
+    follow,
+    learn,
+)
 
 POLICY = CalibrationPolicy()
 
@@ -19,18 +27,24 @@ def after(samples: Sequence[tuple[float, float]]) -> Calibration:
     return known
 
 
+def factor(known: Calibration, raw: float = 10_000) -> float:
+    """Expected tokens for each of ours, of a prompt of so many."""
+    return known.line(POLICY).tokens(raw) / raw
+
+
 def test_before_the_first_answer_the_factor_is_one() -> None:
-    assert UNCALIBRATED.factor(POLICY) == 1.0
+    assert factor(UNCALIBRATED) == 1.0
 
 
 def test_b55_a_constant_ratio_is_learned_and_stays() -> None:
-    assert after([(10_000, 15_000)] * 50).factor(POLICY) == pytest.approx(1.5)
+    assert factor(after([(10_000, 15_000)] * 50)) == pytest.approx(1.5)
 
 
 @given(st.lists(st.tuples(st.floats(2_000, 100_000), st.floats(0.9, 1.1)), min_size=5, max_size=40))
 def test_b55_noise_of_a_tenth_stays_within_a_tenth(samples: list[tuple[float, float]]) -> None:
     known = after([(raw, raw * 1.5 * noise) for raw, noise in samples])
-    assert known.factor(POLICY) == pytest.approx(1.5, rel=0.1001)
+    usual = sum(raw for raw, _ in samples) / len(samples)
+    assert factor(known, usual) == pytest.approx(1.5, rel=0.1001)
 
 
 def test_b55_a_small_first_prompt_teaches_nothing() -> None:
@@ -46,36 +60,94 @@ def test_b53_what_is_no_positive_number_teaches_nothing(raw: float | None, repor
 
 @given(st.lists(st.tuples(st.floats(1, 1e9), st.floats(1, 1e12)), max_size=30))
 def test_the_factor_never_leaves_its_bounds(samples: list[tuple[float, float]]) -> None:
-    assert POLICY.lowest <= after(samples).factor(POLICY) <= POLICY.highest
+    assert POLICY.lowest <= factor(after(samples)) <= POLICY.highest
 
 
 def test_b51_a_server_that_silently_cuts_the_prompt_teaches_nothing() -> None:
-    assert after([(5508, 2050)]).factor(POLICY) == 1.0
-    assert after([(n * 1000, 2050) for n in range(4, 40)]).factor(POLICY) == 1.0
+    assert factor(after([(5508, 2050)])) == 1.0
+    assert factor(after([(n * 1000, 2050) for n in range(4, 40)])) == 1.0
     good = [(10_000, 11_000)] * 10
     cut = after(good + [(n * 1000, 4096) for n in range(10, 40)])
-    assert cut.factor(POLICY) == pytest.approx(1.1)
+    assert factor(cut) == pytest.approx(1.1)
 
 
 @pytest.mark.parametrize("reported", [1, 50, 99_000_000])
 def test_b54_one_absurd_answer_changes_nothing(reported: int) -> None:
-    assert after([(5508, reported)]).factor(POLICY) == 1.0
-    assert after([(10_000, 11_000)] * 3 + [(10_000, reported)]).factor(POLICY) == pytest.approx(1.1)
+    assert factor(after([(5508, reported)])) == 1.0
+    assert factor(after([(10_000, 11_000)] * 3 + [(10_000, reported)])) == pytest.approx(1.1)
 
 
 def test_what_lies_beyond_the_bounds_is_never_believed() -> None:
-    assert after([(5000, 50)] * 20).factor(POLICY) == 1.0
+    assert factor(after([(5000, 50)] * 20)) == 1.0
 
 
 @pytest.mark.parametrize("ratio", [0.3, 0.5, 2.5, 3.5])
 def test_b49_an_unusual_ratio_that_lasts_is_believed_within_three_answers(ratio: float) -> None:
-    assert after([(10_000, 10_000 * ratio)] * 3).factor(POLICY) == pytest.approx(ratio)
+    assert factor(after([(10_000, 10_000 * ratio)] * 3)) == pytest.approx(ratio)
 
 
 def test_a_large_prompt_counts_for_more_than_a_small_one() -> None:
-    assert after([(100_000, 120_000), (2_000, 4_000)]).factor(POLICY) < 1.25
+    assert factor(after([(100_000, 120_000), (2_000, 4_000)]), 100_000) < 1.25
 
 
 def test_a_lasting_change_is_followed_within_twenty_answers() -> None:
     known = after([(10_000, 10_000)] * 30 + [(10_000, 25_000)] * 20)
-    assert known.factor(POLICY) == pytest.approx(2.5, rel=0.1)
+    assert factor(known) == pytest.approx(2.5, rel=0.1)
+
+
+# --- conversations ----------------------------------------------------------------------------------------
+
+
+def counted(samples: Sequence[tuple[float, float]], known: Calibration = UNCALIBRATED) -> Anchor:
+    """One conversation's anchor after these counts, the model learning beside it."""
+    anchor = Anchor("tip", "mark")
+    for raw, reported in samples:
+        anchor = follow(known, anchor, raw, reported, POLICY)
+        known = learn(known, raw, reported, POLICY)
+    return anchor
+
+
+def test_a_prompt_that_grew_is_expected_from_the_last_count_and_the_slope_of_late() -> None:
+    model = after([(10_000, 10_000)] * 20)
+    anchor = counted([(raw, 3_000 + 1.2 * raw) for raw in range(4_000, 20_000, 1_000)], model)
+    expected = expect(model, anchor, POLICY)
+    assert expected.tokens(19_500) == pytest.approx(3_000 + 1.2 * 19_500, rel=0.002)
+
+
+def test_tokens_that_an_upstream_adds_to_every_prompt_are_told_from_their_slope() -> None:
+    model = after([(raw, 3_000 + 1.1 * raw) for raw in (1_500, 20_000, 4_000, 9_000, 2_500, 15_000)])
+    assert model.line(POLICY).offset == pytest.approx(3_000, rel=0.05)
+    anchor = counted([(raw, 3_000 + 1.1 * raw) for raw in (10_000, 12_000, 20_000)], model)
+    assert expect(model, anchor, POLICY).tokens(6_000) == pytest.approx(3_000 + 1.1 * 6_000, rel=0.03), "cut"
+
+
+@pytest.mark.parametrize("reported", [None, 0, -1, math.nan, True])
+def test_b53_what_is_no_count_leaves_the_anchor_as_it_is(reported: float | None) -> None:
+    anchor = counted([(5_000, 6_000)])
+    assert follow(UNCALIBRATED, anchor, 6_000, reported, POLICY) is anchor
+
+
+def test_b51_a_server_that_silently_cuts_the_prompt_moves_no_anchor() -> None:
+    model = after([(10_000, 11_000)] * 10)
+    anchor = counted(
+        [(20_000, 22_000), (21_000, 8_192), (22_000, 8_192), (23_000, 8_192), (24_000, 8_192)], model
+    )
+    assert (anchor.raw, anchor.reported) == (20_000, 22_000)
+
+
+def test_b49_a_conversation_of_digits_among_others_is_believed_after_three_counts() -> None:
+    model = after([(10_000, 10_000)] * 20)
+    digits = [(2_000, 6_000), (3_000, 9_000), (4_000, 12_000)]
+    assert counted(digits[:2], model).raw == 0
+    assert expect(model, counted(digits, model), POLICY).tokens(5_000) == pytest.approx(15_000, rel=0.02)
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e9), st.floats(1, 1e12)), max_size=30), st.floats(1, 1e9))
+def test_b55_slopes_of_conversations_never_leave_their_bounds(
+    samples: list[tuple[float, float]], raw: float
+) -> None:
+    expected = expect(UNCALIBRATED, counted(samples), POLICY)
+    for line in (expected.grown, expected.cut):
+        assert POLICY.lowest <= line.slope <= POLICY.highest
+    assert math.isfinite(expected.tokens(raw))
+    assert expected.tokens(raw) >= 0

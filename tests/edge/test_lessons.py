@@ -133,7 +133,7 @@ async def test_a_request_reads_once_claims_once_and_writes_nothing_else_before_i
         await step
     assert store.asked == ["read", "claim"]
     found = await memories.recall("m", ["0"])
-    assert found.calibration.factor(POLICY) == pytest.approx(1.5)
+    assert found.calibration.line(POLICY).slope == pytest.approx(1.5)
     assert found.refuses_usage
     await memories.close()
     assert store.asked == ["read", "claim", "read", "write"]

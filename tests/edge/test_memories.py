@@ -64,7 +64,7 @@ async def test_what_was_learned_belongs_to_one_model_of_one_upstream(model: str)
     await memories.learn(Learn(model, raw_tokens=100, reported_tokens=150), BOUNDS)
     await memories.learn(Learn(model, refuses_usage=True), BOUNDS)
     found = await memories.recall(model, CHAIN)
-    assert found.calibration.factor(BOUNDS) == pytest.approx(1.5)
+    assert found.calibration.line(BOUNDS).slope == pytest.approx(1.5)
     assert found.refuses_usage
     for other in (await memories.recall("another", CHAIN), await Memories(kept, "v").recall(model, CHAIN)):
         assert other == Memory()

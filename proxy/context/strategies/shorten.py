@@ -30,7 +30,8 @@ def plan(situation: Situation, edits: Edits) -> Edits:
         if situation.tokens(edits) <= endures(situation.limits):
             break
         indices = [index for index in _left(situation, edits) if belongs(situation, index)]
-        edits = _brought_down(situation, edits, indices, situation.limits.trigger)
+        goal = min(situation.limits.trigger, situation.limits.budget)
+        edits = _brought_down(situation, edits, indices, goal)
         if situation.unsized(edits):
             break
     return edits
