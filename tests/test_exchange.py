@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from proxy.context.budget import NEW_UPSTREAM
 from proxy.context.edits import Cut, Edits
 from proxy.context.policy import ElidePolicy, Mode, ModelPolicy, OnOverflow, UsageMode
 from proxy.errors import ContextOverflow
@@ -352,8 +351,7 @@ def test_b32_an_output_limit_that_does_not_fit_beside_the_prompt_is_lowered() ->
     desk = Desk(SMALL)
     verdict = desk.run(body({"role": "user", "content": "q" * 1000}, max_tokens=900))
     assert verdict.forwarded is not None
-    kept_free = int(1000 * NEW_UPSTREAM)
-    assert sent(desk)["max_tokens"] == 1000 - kept_free - verdict.forwarded
+    assert sent(desk)["max_tokens"] == 1000 - 30 - verdict.forwarded
     assert verdict.actions == f"max_tokens={sent(desk)['max_tokens']}"
 
 

@@ -64,7 +64,8 @@ def work_out(
 ) -> Budget | None:
     """The budget for a request that asks for so many tokens of output; None when the window is unknown.
 
-    `asked_output` is the request's own max_completion_tokens or max_tokens (tokens), None when it names none.
+    `asked_output` is the request's own max_completion_tokens or max_tokens (tokens), None when it names none. `caution`
+    is a share of the window that is kept free of history where that is more than the margin; an answer may use it.
     """
     if not window or window < 0:
         return None
@@ -72,8 +73,8 @@ def work_out(
         reserve = min(reserve_output, int(window * MOST_BY_DEFAULT))
     else:
         reserve = max(0, min(asked_output, int(window * MOST_ASKED)))
-    kept_free = int(window * max(margin, caution))
-    tokens = max(1, window - reserve - kept_free)
+    kept_free = int(window * margin)
+    tokens = max(1, window - reserve - max(kept_free, int(window * caution)))
     return Budget(
         window, reserve, kept_free, tokens, max(1, int(tokens * compact_at)), int(tokens * compact_to)
     )

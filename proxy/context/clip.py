@@ -22,14 +22,23 @@ _JOINER = "\u200d"
 
 
 def clip(text: str, limit: int) -> str:
-    """The text within `limit` characters, two thirds of them from its head; whole if it fits or `limit` < `LEAST`."""
+    """The text within `limit` characters, two thirds of them from its head; no limit is below `LEAST`."""
+    gap = gap_of(text, limit)
+    return text if gap is None else text[: gap[0]] + marker(gap) + text[gap[1] :]
+
+
+def gap_of(text: str, limit: int) -> tuple[int, int] | None:
+    """Where the gap in a text begins and ends, so that what is left and the marker are within `limit` characters."""
     limit = max(limit, LEAST)
     if len(text) <= limit:
-        return text
+        return None
     room = limit - LONGEST_MARKER
-    head = _head(text, room * 2 // 3)
-    tail = _tail(text, len(text) - room // 3)
-    return text[:head] + MARKER.format(characters=tail - head) + text[tail:]
+    return _head(text, room * 2 // 3), _tail(text, len(text) - room // 3)
+
+
+def marker(gap: tuple[int, int]) -> str:
+    """What stands in a gap."""
+    return MARKER.format(characters=gap[1] - gap[0])
 
 
 def _head(text: str, stop: int) -> int:

@@ -54,7 +54,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """Each text of one message that is longer than `limit` characters keeps its head and its tail."""
+    """The text of one message, and each in its calls' arguments, keeps head and tail within `limit` characters."""
 
     index: int
     limit: int
@@ -100,14 +100,15 @@ class Edits:
         return ",".join(f"{action}={number}" for action, number in self._counts().items() if number)
 
     def _counts(self) -> dict[str, int]:
-        counts = {"images": sum(len(b.media) for b in self.blanked)}
+        counts = {"images": sum(len(each.media) for each in self.blanked if each.index >= self.start)}
         for rewrite in self.rewrites:
             counts[rewrite.action] = counts.get(rewrite.action, 0) + 1
         if self.cut:
             counts["summarize"] = self.cut.summarised
             counts["drop"] = self.cut.stop - self.cut.summarised
         replaced = {rewrite.index for rewrite in self.rewrites}
-        counts["shorten"] = sum(each.index not in replaced for each in self.shortened)
+        there = (each.index for each in self.shortened if each.index >= self.start)
+        counts["shorten"] = sum(index not in replaced for index in there)
         return counts
 
     def _of_messages(self) -> Iterator[Rewrite | Shortened | Blanked]:

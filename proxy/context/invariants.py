@@ -26,7 +26,7 @@ from proxy.context.conversation import Conversation, Kind, Message
 from proxy.context.edits import SummaryRole
 
 _GAP = re.compile(r"\n?\[\.\.\. (\d+) characters left out here \.\.\.\]\n?")
-_MEDIA = re.compile(r"\[(?:Image|Audio|Video|File|Attachment) left out here[^\]]*\]")
+_MEDIA = re.compile(r"\n?\[(?:Image|Audio|Video|File|Attachment) left out here[^\]]*\]")
 
 
 def broken(original: Conversation, view: Conversation, role: SummaryRole = SummaryRole.AUTO) -> list[str]:

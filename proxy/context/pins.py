@@ -8,7 +8,8 @@ no pins: they always stay.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 from proxy.context import view
@@ -41,7 +42,7 @@ def pinned(conversation: Conversation, policy: ModelPolicy) -> tuple[int, ...]:
 
 def keeps_whole(situation: Situation, index: int) -> bool:
     """Whether a message is pinned, or is the result of a tool whose results are never touched."""
-    return index in situation.pinned or _is_protected(situation, index)
+    return index in situation.pins or _is_protected(situation, index)
 
 
 def _is_protected(situation: Situation, index: int) -> bool:
@@ -61,26 +62,31 @@ def _spelled(name: str) -> str:
 
 def carried(situation: Situation, stop: int) -> tuple[int, ...]:
     """The messages of `history[:stop]` that stand verbatim in the block of a cut there, ascending."""
-    lead = view.lead_index(situation.conversation, stop)
-    users = [index for index in situation.conversation.turn_starts if index < stop and index != lead]
-    task = [index for index in users[:1] if index == situation.conversation.turn_starts[0]]
-    by_pattern = [index for index in situation.pinned if index < stop and index != lead and index not in task]
+    conversation = situation.conversation
+    lead = view.lead_index(conversation, stop)
+    by_pattern = situation.pinned[: bisect_left(situation.pinned, stop)]
     if situation.limits is None:
-        return tuple(by_pattern)  # a share of what nobody knows: only what the configuration names
+        # A share of what nobody knows: only what the configuration names.
+        return tuple(index for index in by_pattern if index != lead)
     window = situation.limits.window
-    recent = [index for index in users if index not in task and index not in by_pattern]
+    users = conversation.turn_starts[: bisect_left(conversation.turn_starts, stop)]
+    task = [index for index in users[:1] if index != lead and index not in situation.pins]
     said = min(situation.policy.keep_user_tokens, int(window * USER_SHARE))
     kept = {
-        *_newest_within(situation, task, int(window * TASK_SHARE)),
-        *_newest_within(situation, by_pattern, int(window * PIN_SHARE)),
-        *_newest_within(situation, recent, said),
+        *_newest_within(situation, task, int(window * TASK_SHARE), apart=frozenset()),
+        *_newest_within(situation, by_pattern, int(window * PIN_SHARE), apart=frozenset({lead})),
+        *_newest_within(situation, users, said, apart=situation.pins.union(task, {lead})),
     }
     return tuple(sorted(kept))
 
 
-def _newest_within(situation: Situation, indices: Sequence[int], tokens: int) -> Iterator[int]:
-    """The newest of these messages, as many as have so many tokens together."""
-    for index in reversed(indices):
+def _newest_within(
+    situation: Situation, indices: Sequence[int], tokens: int, *, apart: Set[int | None]
+) -> Iterator[int]:
+    """The newest of these messages but for those apart, as many as have so many tokens together."""
+    for index in reversed(indices if tokens else ()):
+        if index in apart:
+            continue
         cost = situation.carried_tokens(index)
         if cost > tokens:
             return
@@ -92,7 +98,7 @@ def _newest_within(situation: Situation, indices: Sequence[int], tokens: int) ->
 def lighter(situation: Situation, cut: Cut, notice: str) -> Iterator[Cut]:
     """The same cut with ever less in its block, in the order in which pins give way."""
     task = [index for index in situation.conversation.turn_starts[:1] if index in cut.carried]
-    by_pattern = [index for index in cut.carried if index in situation.pinned and index not in task]
+    by_pattern = [index for index in cut.carried if index in situation.pins and index not in task]
     said = [index for index in cut.carried if index not in task and index not in by_pattern]
     for index in said:
         cut = _without(cut, index)

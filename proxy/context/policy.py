@@ -44,7 +44,8 @@ class OnOverflow(StrEnum):
 class Orphans(StrEnum):
     """What becomes of a tool result whose call is not in the conversation, where requests are repaired.
 
-    TEXT  it becomes text of a user message, which says what it is; that limits what orders in it can do, not more
+    TEXT  it becomes text of a user message, or of the result right before it, which says what it is; that limits what
+          orders in it can do, not more
     DROP  it is left out; the newest message becomes text all the same
     """
 

@@ -2,14 +2,16 @@
 
 Rules. Only what the documented pairing rules refuse is touched: the calls of an assistant message are answered by the
 messages directly behind it, each call once, and a result answers a call of the assistant message just before its
-block. Calls and results are matched by position, never by ids over the whole history, which repeat. A valid history
-comes back as the same object, and a message that is kept keeps its very bytes. What stands before an assistant message
-is repaired the same whatever follows it, so that a growing history keeps its beginning. What is added is a statement,
-never an order.
+block. Calls and results are matched by position, never by ids over the whole history, which repeat. Where orphans
+become text, those that stand directly behind the results of a round go into the last of these, behind its own content:
+strict chat templates refuse a user message between results and the answer to them. Orphans anywhere else, and from the
+first that holds a picture on, become user messages. A valid history comes back as the same object, and a message that
+is kept keeps its very bytes. What stands before an assistant message is repaired the same whatever follows it, so that
+a growing history keeps its beginning. What is added is a statement, never an order.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
@@ -132,9 +134,35 @@ def _repaired(block: _Block, orphans: Orphans) -> _Repaired:
         return _Repaired(messages, 0)
     pairs, unanswered = _paired(block.calls, block.body)
     results = list(_results(block, pairs, unanswered))
-    behind = _behind(block, pairs, orphans)
+    surplus = dict(_surplus(block, pairs)) if results and orphans is Orphans.TEXT else {}
+    behind = _behind(block, pairs, orphans, apart=surplus)
     touched = len(results) - len(pairs) + behind.touched
+    if surplus:
+        touched += len(surplus) + (results[-1] in block.body)  # a placeholder is counted already
+        results[-1] = _with_surplus(results[-1], surplus.values())
     return _Repaired((*block.opening, *results, *behind.messages), touched)
+
+
+def _surplus(block: _Block, pairs: Mapping[int, int]) -> Iterator[tuple[int, str]]:
+    """Orphans that stand directly behind the results or among them: place in the body, and text.
+
+    As a user message they would stand between the results and the answer to them, which strict chat templates refuse.
+    A picture does not fit into a result, and what stands behind it would come before it.
+    """
+    for place, message in enumerate(block.body):
+        if place in pairs:
+            continue
+        content = _orphan_content(message) if _is_orphan(message) else None
+        if not isinstance(content, str):
+            return
+        yield place, content
+
+
+def _with_surplus(result: Message, orphans: Iterable[str]) -> Message:
+    """A result with orphans as text behind its own content, which stays."""
+    content = _joined([each for each in (_result_content(result), *orphans) if each])
+    raw = content if isinstance(content, bytes) else rawjson.encode(content)
+    return read_message(rawjson.replace(result.raw, {"content": raw}))
 
 
 def _is_beyond_judging(block: _Block) -> bool:
@@ -209,10 +237,13 @@ def _placeholder(call: Call) -> Iterator[Message]:
 # --- what answers nothing -----------------------------------------------------------------------------------
 
 
-def _behind(block: _Block, pairs: Mapping[int, int], orphans: Orphans) -> _Repaired:
-    """All that answers nothing, in its order, behind the last result: reminders as they are, orphans as text."""
+def _behind(block: _Block, pairs: Mapping[int, int], orphans: Orphans, *, apart: Container[int]) -> _Repaired:
+    """What answers nothing, in its order, behind the last result: reminders as they are, orphans as text.
+
+    Left out is what stands `apart`, by place.
+    """
     last = max(pairs, default=-1)
-    rest = [place for place in range(len(block.body)) if place not in pairs]
+    rest = [place for place in range(len(block.body)) if place not in pairs and place not in apart]
     kept = [place for place in rest if _is_kept(block, place, orphans)]
     messages: list[Message] = []
     touched = len(rest) - len(kept)
@@ -303,6 +334,14 @@ def _own_content(message: Message) -> _Content | None:
     if content.startswith(b'"'):
         return message.text
     return (rawjson.elements(content) or None) if content.startswith(b"[") else None
+
+
+def _result_content(result: Message) -> _Content:
+    """The content of a result that text can be added to; one that is neither a text nor parts as its JSON."""
+    content = _raw_content(result)
+    if content.startswith(b"["):
+        return rawjson.elements(content)
+    return result.text if content.startswith((b'"', b"null")) else content.decode()
 
 
 def _orphan_content(orphan: Message) -> _Content:

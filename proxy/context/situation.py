@@ -65,6 +65,7 @@ class Situation:
     summaries   the `stop` of a needed summary -> its text, or None when it could not be had
     pinned      the messages that configured patterns match, ascending
     made        the raw bytes of messages that edits have made -> their sizes
+    changed     messages that edits have made, so that none is made twice
     to_come     tokens that will have been appended by the time the plan is used; no edit touches them
     """
 
@@ -78,6 +79,7 @@ class Situation:
     pinned: tuple[int, ...] = ()
     made: Mapping[bytes, Size] = field(default_factory=dict)
     to_come: int = 0
+    changed: dict[tuple[int, view.Change], Message] = field(default_factory=dict, compare=False)
 
     def tokens(self, edits: Edits) -> int:
         """Raw tokens of the view under these edits."""
@@ -117,7 +119,13 @@ class Situation:
         for index in (each.index for each in edits.shortened):
             is_there = index >= edits.start or index == lead
             if is_there and changes[index].rewrite is None:
-                yield index, changes[index].applied_to(self.conversation.history[index])
+                yield index, self._changed(index, changes[index])
+
+    def _changed(self, index: int, change: view.Change) -> Message:
+        """A message under its edits, made once: it may be of many megabytes, and is asked for again and again."""
+        if (index, change) not in self.changed:
+            self.changed[index, change] = change.applied_to(self.conversation.history[index])
+        return self.changed[index, change]
 
     def lead_tokens(self, cut: Cut, each: list[int]) -> int:
         """What a cut adds: its block, and the removed user message that leads, if one does."""
@@ -136,6 +144,11 @@ class Situation:
     def carried_tokens(self, index: int) -> int:
         """What it costs to carry one message verbatim in a block."""
         return self.sizes[index].content + FRAME + self.count(view.carried_title(self.conversation, index))
+
+    @cached_property
+    def pins(self) -> frozenset[int]:
+        """The same as `pinned`, to look up."""
+        return frozenset(self.pinned)
 
     @cached_property
     def protected_from(self) -> int:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from proxy.context import pictures, rawjson
-from proxy.context.clip import clip
-from proxy.context.conversation import Conversation, Media, Message, Part, part_of, read_message
+from proxy.context.clip import LEAST, clip, gap_of, marker
+from proxy.context.conversation import Call, Conversation, Media, Message, Part, part_of, read_message
 from proxy.context.edits import Blanked, Cut, Edits, Rewrite, Shortened, SummaryRole
 
 
@@ -129,20 +129,41 @@ def _shorter_content(raw: bytes, limit: int) -> bytes | None:
         return rawjson.encode(clip(value, limit)) if len(value) > limit else None
     if not isinstance(value, list):
         return None
-    parts = rawjson.elements(raw)
-    shortened = [_shorter_part(part, read, limit) for part, read in zip(parts, value, strict=True)]
-    return rawjson.array(shortened) if shortened != parts else None
+    texts = [_text_of_part(part) for part in value]
+    gap = gap_of("\n".join(text for text in texts if text), limit)
+    if gap is None:
+        return None
+    return rawjson.array(list(_parts_around(rawjson.elements(raw), texts, gap)))
 
 
-def _shorter_part(raw: bytes, value: object, limit: int) -> bytes:
-    if part_of(value) is not Part.TEXT:
-        return raw
-    if isinstance(value, str):
-        return rawjson.encode(clip(value, limit)) if len(value) > limit else raw
-    text = cast(dict[str, object], value).get("text")
-    if not isinstance(text, str) or len(text) <= limit:
-        return raw
-    return rawjson.replace(raw, {"text": rawjson.encode(clip(text, limit))})
+def _text_of_part(part: object) -> str:
+    if part_of(part) is not Part.TEXT:
+        return ""
+    text = part if isinstance(part, str) else cast(dict[str, object], part).get("text")
+    return text if isinstance(text, str) else ""
+
+
+def _parts_around(parts: Sequence[bytes], texts: Sequence[str], gap: tuple[int, int]) -> Iterator[bytes]:
+    """The parts whose texts, joined by line feeds, have a gap. A text that lies within it goes with its part."""
+    start, is_marked = 0, False
+    for part, text in zip(parts, texts, strict=True):
+        if not text:
+            yield part
+            continue
+        head, tail = text[: max(0, gap[0] - start)], text[max(0, gap[1] - start) :]
+        start += len(text) + 1
+        if len(head) + len(tail) >= len(text):
+            yield part
+            continue
+        between = "" if is_marked else marker(gap)
+        is_marked = True
+        if kept := head + between + tail:
+            yield _with_part_text(part, kept)
+
+
+def _with_part_text(part: bytes, text: str) -> bytes:
+    raw = rawjson.encode(text)
+    return raw if part.startswith(b'"') else rawjson.replace(part, {"text": raw})
 
 
 def _shorter_calls(raw: bytes, limit: int) -> bytes | None:
@@ -198,10 +219,28 @@ def _clipped(value: object, limit: int) -> object:
             return value
 
 
-def clippable(message: Message) -> int:
-    """The length of a message's longest text that can be shortened, in characters."""
-    calls = (len(call.arguments) for call in message.calls)
-    return max([len(message.text), *calls])
+def clippable(message: Message) -> tuple[int, ...]:
+    """The lengths of a message's texts that can be shortened, in characters: its content, and those in its calls."""
+    inner = (length for call in message.calls for length in _clippable_arguments(call))
+    return (len(message.text), *inner)
+
+
+def _clippable_arguments(call: Call) -> Iterator[int]:
+    if call.is_custom or len(call.arguments) <= LEAST:
+        yield len(call.arguments)
+        return
+    try:
+        waiting = [rawjson.value(call.arguments.encode("utf-8", "surrogatepass"))]
+    except rawjson.NotJSON:
+        return
+    while waiting:
+        match waiting.pop():
+            case str(text):
+                yield len(text)
+            case dict(members):
+                waiting += members.values()
+            case list(items):
+                waiting += items
 
 
 # --- the block of a cut -------------------------------------------------------------------------------------

@@ -137,7 +137,8 @@ def test_the_planned_size_is_the_size_of_the_view(case: Situation, summary: str 
     plan = planned(case, NOTHING, summary)
     view = apply(case.conversation, plan.edits)
     measured = situation(view, case.limits, case.policy).tokens(NOTHING)
-    assert abs(measured - plan.tokens) <= 8 + measured // 50
+    carried = len(plan.edits.cut.carried) if plan.edits.cut else 0  # the frames are rounded up
+    assert abs(measured - plan.tokens) <= 8 + measured // 50 + 4 * carried
 
 
 @given(conversations(damaged=False), POLICIES, st.integers(1, 6))

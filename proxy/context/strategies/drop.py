@@ -41,7 +41,7 @@ def limit(situation: Situation, edits: Edits) -> Edits:
     if stop <= edits.start or not cuts.removes_something(situation, stop):
         return edits
     before = edits.cut.carried if edits.cut else ()
-    kept = {*before, *(index for index in pins.carried(situation, stop) if index in situation.pinned)}
+    kept = {*before, *(index for index in pins.carried(situation, stop) if index in situation.pins)}
     slid = edits.with_cut(_cut(situation, edits, stop, tuple(sorted(kept))))
     if situation.tokens(slid) >= situation.tokens(edits):  # what goes is shorter than the notice
         cut = _cut(situation, edits, stop, tuple(sorted(kept)))

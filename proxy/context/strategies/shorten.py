@@ -1,10 +1,10 @@
 """The largest texts that are left keep head and tail.
 
-Rules. The last resort, for what no cut can take: a tool result larger than the window, a pasted book. Three kinds of
-texts, one after the other and each only as far as needed: tool results, old texts and calls, and at last the newest
-messages, which are touched only when the prompt would not be worth sending otherwise; then it gets its whole reserve.
-Within one kind all are brought down to one length, so the largest lose most. What is pinned, of a protected tool or
-elided already is left alone.
+Rules. The last resort, for what no cut can take: a tool result larger than the window, a pasted book. Ever more texts
+are taken, and only as far as needed: tool results; old texts and calls too; at last the newest messages too, but only
+when the prompt would not be worth sending otherwise, and then it gets its whole reserve. All that are taken are brought
+down to one length, so the largest lose most and small ones nothing. What is pinned, of a protected tool or elided
+already is left alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +17,6 @@ from proxy.context.situation import Limits, Situation
 _TRIES = 8
 """Lengths that are tried for one kind: the first by the average tokens a character, each further one shorter."""
 
-_STEP = 0.75
-
 Kind = tuple[Callable[[Situation, int], bool], Callable[[Limits], int]]
 
 
@@ -26,23 +24,26 @@ def plan(situation: Situation, edits: Edits) -> Edits:
     """Texts shortened until the view fits; a plan whose messages have not been measured yet is a proposal."""
     if situation.limits is None:
         return edits
+    best = edits
+    goal = min(situation.limits.trigger, situation.limits.budget)
     for belongs, endures in _KINDS:
-        if situation.tokens(edits) <= endures(situation.limits):
+        if situation.tokens(best) <= endures(situation.limits):
             break
+        # Anew, not from what the narrower kind gave: what it took from small texts may not be needed now.
         indices = [index for index in _left(situation, edits) if belongs(situation, index)]
-        goal = min(situation.limits.trigger, situation.limits.budget)
-        edits = _brought_down(situation, edits, indices, goal)
-        if situation.unsized(edits):
+        best = _brought_down(situation, edits, indices, goal)
+        if situation.unsized(best):
             break
-    return edits
+    return best
 
 
 def _is_result(situation: Situation, index: int) -> bool:
     return situation.conversation.history[index].is_result and not _is_newest(situation, index)
 
 
-def _is_old(situation: Situation, index: int) -> bool:
-    return index < situation.protected_from and not _is_newest(situation, index)
+def _is_result_or_old(situation: Situation, index: int) -> bool:
+    is_old = index < situation.protected_from and not _is_newest(situation, index)
+    return is_old or _is_result(situation, index)
 
 
 def _is_newest(situation: Situation, index: int) -> bool:
@@ -57,7 +58,7 @@ def _is_left(situation: Situation, index: int) -> bool:
 
 _KINDS: Sequence[Kind] = (
     (_is_result, lambda limits: limits.trigger),
-    (_is_old, lambda limits: limits.trigger),
+    (_is_result_or_old, lambda limits: limits.trigger),
     (_is_left, lambda limits: limits.ceiling),
 )
 
@@ -74,18 +75,13 @@ def _left(situation: Situation, edits: Edits) -> Iterator[int]:
 
 def _brought_down(situation: Situation, edits: Edits, indices: Sequence[int], goal: int) -> Edits:
     """These messages at one length that brings the view to the goal; at the least length where none does."""
-    best = edits
-    limit: float | None = None
+    best, saving = edits, 0
     for _ in range(_TRIES):
         excess = situation.tokens(best) - goal
         if excess <= 0:
-            return best
-        limit = (
-            _level(situation, edits, indices, situation.tokens(edits) - goal)
-            if limit is None
-            else limit * _STEP
-        )
-        proposal = _shortened(situation, edits, indices, max(int(limit), clip.LEAST))
+            break
+        saving += excess + goal // 64  # each try saves what the one before missed, and a little more
+        proposal = _shortened(situation, edits, indices, _level(situation, edits, indices, saving))
         if proposal == best or situation.unsized(proposal):
             return proposal
         best = proposal
@@ -94,22 +90,28 @@ def _brought_down(situation: Situation, edits: Edits, indices: Sequence[int], go
 
 def _level(situation: Situation, edits: Edits, indices: Sequence[int], excess: int) -> int:
     """The length in characters at which these texts would have lost so many tokens, at their average rate."""
-    each = situation.message_tokens(edits)
-    lengths = sorted(
-        ((view.clippable(situation.conversation.history[i]), each[i]) for i in indices), reverse=True
-    )
-    low, high = clip.LEAST, max((length for length, _ in lengths), default=clip.LEAST)
+    texts = list(_texts(situation, edits, indices))
+    low, high = clip.LEAST, max((length for length, _ in texts), default=clip.LEAST)
     while low < high:
         middle = (low + high + 1) // 2
-        saved = sum(tokens * (length - middle) // length for length, tokens in lengths if length > middle)
+        saved = sum((length - middle) * rate for length, rate in texts if length > middle)
         low, high = (middle, high) if saved >= excess else (low, middle - 1)
     return low
+
+
+def _texts(situation: Situation, edits: Edits, indices: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """The length of each text that can be shortened, and its message's tokens a character."""
+    each = situation.message_tokens(edits)
+    for index in indices:
+        lengths = view.clippable(situation.conversation.history[index])
+        rate = each[index] / max(1, sum(lengths))
+        yield from ((length, rate) for length in lengths if length > clip.LEAST)
 
 
 def _shortened(situation: Situation, edits: Edits, indices: Sequence[int], limit: int) -> Edits:
     limits = {each.index: each.limit for each in edits.shortened}
     for index in indices:
-        if view.clippable(situation.conversation.history[index]) > limit:
+        if max(view.clippable(situation.conversation.history[index])) > limit:
             limits[index] = min(limit, limits.get(index, limit))
     shortened = tuple(Shortened(index, limits[index]) for index in sorted(limits))
     return replace(edits, shortened=shortened) if shortened != edits.shortened else edits
