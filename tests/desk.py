@@ -69,6 +69,7 @@ class Desk:
     may_ask: bool = True
     calibration: Calibration = UNCALIBRATED
     anchors: dict[str, tuple[Anchor, ...]] = field(default_factory=dict)
+    windows: dict[str, int] = field(default_factory=dict)
     refuses_usage: bool = False
 
     def run(self, body: bytes) -> Verdict:
@@ -123,6 +124,7 @@ class Desk:
             may_ask=self.may_ask,
             calibration=self.calibration,
             anchors=self.anchors.get(command.opening, ()),
+            window=self.windows.get(command.who),
             refuses_usage=self.refuses_usage,
         )
         return (
@@ -149,6 +151,8 @@ class Desk:
 
     def learn(self, command: Learn) -> None:
         self.refuses_usage |= command.refuses_usage
+        if command.window:
+            self.windows[command.who] = command.window
         if command.anchors:
             self.anchors[command.opening] = command.anchors
         known = self.calibration

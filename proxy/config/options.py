@@ -380,7 +380,7 @@ MODELS: Final = Section(
             "window",
             kinds.window(),
             "The most tokens that the model takes, prompt and answer together. Left out or 0 means unknown: nothing is"
-            " compacted on account of size.",
+            " compacted until a refusal of the upstream's tells it. One that a refusal proves too large is lowered.",
             "Set it whenever you know it; no list of models overrules it.",
             unit="tokens",
         ),

@@ -9,7 +9,9 @@ request fails for that.
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -22,6 +24,17 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange import Learn, Memory
 from proxy.stores import Store
 
+PROOF_AGE: Final = 86_400.0
+"""Seconds for which a refusal proves a window: a server may come back with a larger one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedWindow:
+    """What a refusal left possible, in tokens, and when it came, in seconds since the epoch."""
+
+    tokens: int
+    at: float
+
 
 class Memories:
     """The memories of one upstream; `upstream` is its name. Close them before the store."""
@@ -33,22 +46,28 @@ class Memories:
         *,
         shared: Callable[[], bool] = lambda: True,
         interval: float = INTERVAL,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`shared` says whether others would see what is saved now; lessons are written every `interval` seconds."""
+        """`shared` says whether others would see what is saved now; lessons are written every `interval` seconds.
+
+        `clock` tells seconds since the epoch, which other processes share.
+        """
+        self._clock = clock
         self._store = store
         self._upstream = upstream
         self._shared = shared
         self._lessons = Lessons(store, interval=interval)
 
-    async def recall(self, model: str, chain: Sequence[str], opening: str = "") -> Memory:
+    async def recall(self, model: str, chain: Sequence[str], opening: str = "", who: str = "") -> Memory:
         """The newest checkpoint on this chain, the summaries that wait on it, and what was learned of the model."""
         summaries = [f"{_SUMMARY}:{key}" for key in chain]
         learned = [self._key(_CALIBRATION, model), self._key(_REFUSAL, model), f"{_ANCHORS}:{opening}"]
+        learned.append(f"{_WINDOW}:{who}")
         try:
             values = await self._store.read([*chain, *summaries, *learned])
         except StoreUnavailable:
             values = [*[None] * (2 * len(chain)), *map(self._lessons.latest, learned)]
-        known, refusal, anchors = map(self._lessons.seen, learned, values[-len(learned) :])
+        known, refusal, anchors, window = map(self._lessons.seen, learned, values[-len(learned) :])
         checkpoints, texts = values[: len(chain)], values[len(chain) : -len(learned)]
         key, edits = _newest(chain, checkpoints)
         return Memory(
@@ -60,6 +79,7 @@ class Memories:
             may_ask=self._shared(),
             calibration=_calibration(known),
             anchors=_anchors(anchors),
+            window=self._window(window),
             refuses_usage=refusal is not None,
             kept=tuple(
                 each
@@ -74,6 +94,9 @@ class Memories:
             self._lessons.put(self._key(_REFUSAL, lesson.model), b"true")
         if lesson.anchors:
             self._lessons.put(f"{_ANCHORS}:{lesson.opening}", msgspec.json.encode(lesson.anchors))
+        if lesson.window:
+            proved = ProvedWindow(lesson.window, self._clock())
+            self._lessons.put(f"{_WINDOW}:{lesson.who}", msgspec.json.encode(proved))
         key = self._key(_CALIBRATION, lesson.model)
         with contextlib.suppress(StoreUnavailable):  # the next answer teaches the same
             known = _calibration(await self._lessons.known(key))
@@ -105,6 +128,16 @@ class Memories:
         """Write what was learned and not yet written."""
         await self._lessons.close()
 
+    def _window(self, stored: bytes | None) -> int | None:
+        """A proved window, for as long as the proof is believed."""
+        try:
+            proved = None if stored is None else _WINDOW_CODEC.decode(stored)
+        except msgspec.DecodeError:
+            return None
+        if proved is None or not 0 <= self._clock() - proved.at <= PROOF_AGE:
+            return None
+        return proved.tokens
+
     def _key(self, kind: str, model: str) -> str:
         names = msgspec.json.encode([self._upstream, model.encode("utf-8", "surrogatepass")])
         return f"{kind}:{hashlib.blake2b(names, digest_size=16).hexdigest()}"
@@ -113,9 +146,11 @@ class Memories:
 _SUMMARY: Final = "summary"
 _CALIBRATION: Final = "calibration"
 _ANCHORS: Final = "anchors"
+_WINDOW: Final = "window"
 _REFUSAL: Final = "refuses-usage"
 
 _CODEC: Final = msgspec.json.Decoder(Calibration)
+_WINDOW_CODEC: Final = msgspec.json.Decoder(ProvedWindow)
 _ANCHOR_CODEC: Final = msgspec.json.Decoder(tuple[Anchor, ...])
 
 

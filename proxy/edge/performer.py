@@ -5,6 +5,7 @@ reply is open at a time, and `close` ends it whatever happened. A refusal is rea
 it is relayed; then it is relayed verbatim, unless another call was made instead. Foreign errors are not caught here.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
@@ -54,8 +55,8 @@ DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 class Remembers(Protocol):
     """What is remembered between requests."""
 
-    async def recall(self, model: str, chain: Sequence[str], opening: str) -> Memory:
-        """The newest checkpoint on this chain, and what was learned of the model and of the conversation."""
+    async def recall(self, model: str, chain: Sequence[str], opening: str, who: str) -> Memory:
+        """The newest checkpoint on this chain, and what was learned of model, conversation and window."""
         ...
 
     async def learn(self, lesson: Learn, policy: CalibrationPolicy) -> None:
@@ -180,7 +181,9 @@ class Performer:
 
     async def _recall(self, command: LookUp) -> Memory:
         self.chain = command.chain
-        memory = await self._around.memories.recall(command.model, command.chain, command.opening)
+        memory = await self._around.memories.recall(
+            command.model, command.chain, command.opening, command.who
+        )
         self.kept = memory.kept
         matched = bool(memory.edits or memory.summaries)
         self._around.summaries.note_history(self._who, command.digests, matched=matched)
@@ -204,9 +207,20 @@ class Performer:
         self._reply = reply = await around.upstream.call("POST", url, fields, command.body)
         self._already = b""
         if reply.status < 400:
-            return Accepted(reply.status)
+            return await self._begun(reply) if command.peeks else Accepted(reply.status)
         self._already = await _beginning(reply)
         return Refused(reply.status, self._already)
+
+    async def _begun(self, reply: Reply) -> Accepted | Refused:
+        """A stream whose first event is an error is a refusal. What has been read is relayed before the rest."""
+        kind = headers.find(reply.headers, b"content-type") or b""
+        if b"event-stream" not in kind.lower() or headers.is_encoded(reply.headers):
+            return Accepted(reply.status)
+        self._already = await reply.chunk()
+        observer = Observer()
+        observer.feed(_first_event(self._already))
+        failed = observer.error
+        return Accepted(reply.status) if failed is None else Refused(reply.status, failed)
 
     async def _relay(self, command: Relay) -> Relayed:
         reply = self._reply
@@ -259,6 +273,13 @@ class UsageTap:
         return b""
 
 
+def _first_event(chunk: bytes) -> bytes:
+    """The beginning of a stream up to its first blank line; nothing where there is none yet."""
+    end = _BLANK_LINE.search(chunk)
+    return b"" if end is None else chunk[: end.end()]
+
+
+_BLANK_LINE: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _BOM: Final = b"\xef\xbb\xbf"
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
 """JSON or HTML. No line of an event stream that means anything begins so."""

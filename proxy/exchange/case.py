@@ -48,6 +48,7 @@ class Sound:
     request: ChatRequest
     conversation: Conversation
     chain: tuple[str, ...]
+    who: str
     repaired: int = 0
 
     @cached_property
@@ -63,6 +64,10 @@ class Sound:
         return hashlib.blake2b(b"\0".join(parts), digest_size=8).hexdigest()
 
 
+PEEK_FROM = 0.5
+PEEK_FROM_TOKENS = 2000
+"""Share of the window, and tokens where none is known, over which a stream may turn out to be a refusal."""
+
 MOST_ANCHORS = 4
 """Conversations with one beginning whose counts are kept."""
 
@@ -73,7 +78,7 @@ def sound(request: ChatRequest, terms: Terms) -> Sound:
     if terms.policy.repair and terms.mode is Mode.MANAGE:
         conversation, repaired = repair(conversation, terms.policy.orphans)
     seed = checkpoint.seed(terms.tenant, terms.upstream, request.model)
-    return Sound(request, conversation, checkpoint.chain(conversation.history, seed), repaired)
+    return Sound(request, conversation, checkpoint.chain(conversation.history, seed), seed.hex(), repaired)
 
 
 def _remembering(count: Callable[[str], int]) -> Callable[[str], int]:
@@ -118,11 +123,17 @@ class Case:
         return calibration.expect(self.memory.calibration, self.anchor, self.terms.policy.calibration)
 
     @cached_property
+    def window(self) -> int | None:
+        """The configured window, but never above what a refusal has proved; None while nobody knows."""
+        known = [window for window in (self.terms.policy.window, self.memory.window) if window]
+        return min(known, default=None)
+
+    @cached_property
     def budget(self) -> Budget | None:
         """None while the window is unknown."""
         policy = self.terms.policy
         return budget.work_out(
-            policy.window,
+            self.window,
             self.request.output_limit,
             reserve_output=policy.reserve_output,
             margin=policy.margin,
@@ -181,6 +192,11 @@ class Case:
         stored = self.memory.summaries
         places = enumerate(self.chain, start=1)
         return Draft({stop: self.orders.bounded(stored[key]) for stop, key in places if key in stored})
+
+    def bounded(self, draft: Draft) -> Draft:
+        """The draft with its summaries within what this case's window allows."""
+        bound = self.orders.bounded
+        return replace(draft, summaries={k: text and bound(text) for k, text in draft.summaries.items()})
 
     def plan(self, draft: Draft) -> Plan | NeedSummary | NeedSizes:
         """The next step of the ladder; nothing at all unless the mode is to manage."""
@@ -293,12 +309,18 @@ class Case:
         fixed = self.expected.cut.tokens(self.situation.fixed)
         return "head_and_tools_over_budget" if fixed > self.budget.tokens else "over_budget"
 
-    def changes(self, seen: Conversation, verdict: Verdict) -> Changes:
+    def peeks(self, verdict: Verdict) -> bool:
+        """Whether a stream's beginning is worth waiting for: the prompt is long, for all that is known."""
+        least = self.window * PEEK_FROM if self.window else PEEK_FROM_TOKENS
+        return verdict.forwarded is not None and verdict.forwarded > least
+
+    def changes(self, seen: Conversation, verdict: Verdict, recovered: int = 0) -> Changes:
         """All that is changed in the body."""
         if self.terms.mode is not Mode.MANAGE:
             return Changes({})
         members = {}
         announced = [f"repair={self.sound.repaired}"] if self.sound.repaired else []
+        announced += [f"recover={recovered}"] if recovered else []
         if seen is not self.request.conversation:
             members["messages"] = chat.messages_member(seen)
         if limit := self._lowered_limit(verdict):

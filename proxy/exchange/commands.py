@@ -28,6 +28,9 @@ class LookUp:
     opening: str = ""
     """The key of the history's first round, under which the counts of its conversation are kept."""
 
+    who: str = ""
+    """Names tenant, upstream and model: what refusals proved of the window is kept under it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -35,7 +38,8 @@ class Memory:
 
     `summaries` maps keys of the chain to summaries of the prefixes that they name, written and not yet in force;
     `kept` are all keys of the chain under which anything is stored, shortest prefix first.
-    `anchors` are the counts of conversations that begin like this one, the newest first.
+    `anchors` are the counts of conversations that begin like this one, the newest first. `window` is the largest, in
+    tokens, that a refusal of late left possible.
     `may_ask` is False where side calls have proved useless or cannot be shared.
     """
 
@@ -45,6 +49,7 @@ class Memory:
     may_ask: bool = True
     calibration: Calibration = UNCALIBRATED
     anchors: tuple[Anchor, ...] = ()
+    window: int | None = None
     refuses_usage: bool = False
     kept: tuple[str, ...] = ()
 
@@ -132,6 +137,9 @@ class Send:
     unencoded: bool
     """Ask for an answer without content-encoding, since an event has to be taken out of it."""
 
+    peeks: bool = False
+    """Wait for the beginning of a stream: some servers refuse in its first event, behind status 200."""
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -142,7 +150,9 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error answer (status 400 or above), read but not yet relayed; its body may be cut at the edge's limit."""
+    """A refusal, read but not yet relayed: an error answer (status 400 or above), whose body may be cut at the edge's
+    limit, or a stream whose first event is an error; `body` is its data then.
+    """
 
     status: int
     body: bytes
@@ -168,7 +178,8 @@ class Relayed:
 class Learn:
     """Remember what an answer taught: a pair of token counts, or that the model's upstream refuses `include_usage`.
 
-    `anchors` take the place of those that were found under `opening`.
+    `anchors` take the place of those that were found under `opening`; `window` is the most tokens that a refusal left
+    possible for `who`.
     """
 
     model: str
@@ -177,6 +188,8 @@ class Learn:
     refuses_usage: bool = False
     opening: str = ""
     anchors: tuple[Anchor, ...] = ()
+    who: str = ""
+    window: int | None = None
 
 
 Command = LookUp | Measure | Ask | Prepare | Save | Send | Relay | Learn

@@ -17,6 +17,7 @@ from proxy.context.policy import Mode, OnOverflow
 from proxy.context.situation import NeedSizes
 from proxy.errors import ContextOverflow
 from proxy.exchange.case import Case, Draft, sound
+from proxy.exchange.changes import Changes
 from proxy.exchange.commands import (
     Accepted,
     Ask,
@@ -35,6 +36,7 @@ from proxy.exchange.commands import (
     Send,
     SideCallFailed,
 )
+from proxy.exchange.recovery import MOST, recovery
 from proxy.exchange.verdict import Terms, Verdict
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
@@ -48,44 +50,38 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
     """The exchange of one chat request. Raises `ContextOverflow` where the policy is to refuse."""
     known = sound(request, terms)
     digests = tuple(message.digest for message in known.conversation.history)
-    memory = _expect(Memory, (yield LookUp(request.model, known.chain, digests, known.opening)))
+    look = LookUp(request.model, known.chain, digests, known.opening, known.who)
+    memory = _expect(Memory, (yield look))
     ask = Measure(request.model, known.conversation.messages, request.extras)
     case = Case(known, terms, memory, _expect(Measured, (yield ask)))
 
-    draft = case.begun()
-    while not isinstance(step := case.plan(draft), Plan):
-        if isinstance(step, NeedSizes):
-            draft = draft.sized(step, _expect(Measured, (yield Measure(request.model, step.messages))))
-        else:
-            outcome = (yield Ask(*case.order(step))) if memory.may_ask else SideCallFailed("not_asked")
-            draft = case.told(draft, step, outcome)
-    edits, checkpoint_id = step.edits, memory.checkpoint_id if step.edits else None
-    if edits and edits != memory.edits:
-        checkpoint_id = case.key_for(edits)
-        replaces = checkpoint_id == memory.checkpoint_id
-        edits = _expect(Edits, (yield Save(checkpoint_id, edits, replaces)))
-    return (yield from _answered(case, draft, edits, checkpoint_id))
+    draft, sent, recovered = case.begun(), b"", 0
+    while True:
+        draft, edits, checkpoint_id = yield from _planned(case, draft)
+        verdict, changes = yield from _measured(case, draft, edits, checkpoint_id, recovered)
+        body = changes.applied_to(request.body)
+        if body == sent:
+            break  # what was learned changes nothing: the refusal stands
+        answer, sent = (yield Send(body, changes.strip_usage, case.peeks(verdict))), body
+        if (
+            isinstance(answer, Refused)
+            and changes.strip_usage
+            and chat.refuses_usage(answer.status, answer.body)
+        ):
+            changes = changes.without_usage()
+            verdict = replace(verdict, actions=changes.actions(edits))
+            sent = changes.applied_to(request.body)
+            answer = yield Send(sent, unencoded=False)
+            if isinstance(answer, Accepted):
+                yield Learn(request.model, refuses_usage=True)
+        more = recovery(case, verdict, answer) if isinstance(answer, Refused) and recovered < MOST else None
+        if more is None or terms.mode is not Mode.MANAGE:
+            break
+        if more.lesson:
+            yield more.lesson
+        case, recovered = replace(case, memory=more.memory), recovered + 1
+        draft = case.bounded(draft)
 
-
-def _answered(case: Case, draft: Draft, edits: Edits, checkpoint_id: str | None) -> Exchange:
-    """The main call with these edits, its answer, and what it teaches."""
-    request = case.request
-    verdict = case.verdict(draft, checkpoint_id, edits)
-    seen = view.apply(case.sound.conversation, edits)
-    if edits:
-        measured = _expect(Measured, (yield Measure(request.model, seen.messages)))
-        verdict = case.rewritten(verdict, measured.sizes)
-    changes = case.changes(seen, verdict)
-    verdict = replace(verdict, actions=changes.actions(edits), reason=case.reason(verdict))
-    _refuse_overflow(verdict, case.terms)
-
-    answer = yield Send(changes.applied_to(request.body), unencoded=changes.strip_usage)
-    if isinstance(answer, Refused) and changes.strip_usage and chat.refuses_usage(answer.status, answer.body):
-        changes = changes.without_usage()
-        verdict = replace(verdict, actions=changes.actions(edits))
-        answer = yield Send(changes.applied_to(request.body), unencoded=False)
-        if isinstance(answer, Accepted):
-            yield Learn(request.model, refuses_usage=True)
     relayed = _expect(Relayed, (yield Relay(verdict.headers(), changes.strip_usage)))
     verdict = replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
     if lesson := case.lesson(verdict):
@@ -93,6 +89,39 @@ def _answered(case: Case, draft: Draft, edits: Edits, checkpoint_id: str | None)
     if relayed.complete and (order := case.ahead(edits, draft)):
         yield Prepare(*order)
     return verdict
+
+
+def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draft, Edits, str | None]]:
+    """The edits that apply, planned and saved, and the name of their checkpoint."""
+    while not isinstance(step := case.plan(draft), Plan):
+        if isinstance(step, NeedSizes):
+            sizes = _expect(Measured, (yield Measure(case.request.model, step.messages)))
+            draft = draft.sized(step, sizes)
+        else:
+            may_ask = case.memory.may_ask
+            outcome = (yield Ask(*case.order(step))) if may_ask else SideCallFailed("not_asked")
+            draft = case.told(draft, step, outcome)
+    edits, checkpoint_id = step.edits, case.memory.checkpoint_id if step.edits else None
+    if edits and edits != case.memory.edits:
+        checkpoint_id = case.key_for(edits)
+        replaces = checkpoint_id == case.memory.checkpoint_id
+        edits = _expect(Edits, (yield Save(checkpoint_id, edits, replaces)))
+    return draft, edits, checkpoint_id
+
+
+def _measured(
+    case: Case, draft: Draft, edits: Edits, checkpoint_id: str | None, recovered: int
+) -> Generator[Command, Outcome, tuple[Verdict, Changes]]:
+    """The verdict so far, and all that is changed in the body."""
+    verdict = case.verdict(draft, checkpoint_id, edits)
+    seen = view.apply(case.sound.conversation, edits)
+    if edits:
+        measured = _expect(Measured, (yield Measure(case.request.model, seen.messages)))
+        verdict = case.rewritten(verdict, measured.sizes)
+    changes = case.changes(seen, verdict, recovered)
+    verdict = replace(verdict, actions=changes.actions(edits), reason=case.reason(verdict))
+    _refuse_overflow(verdict, case.terms)
+    return verdict, changes
 
 
 def _refuse_overflow(verdict: Verdict, terms: Terms) -> None:

@@ -385,9 +385,9 @@ class FailingMemories(Memories):
         super().__init__(known._store, "")
         self._fails_on = fails_on
 
-    async def recall(self, model: str, chain: Sequence[str]) -> Memory:
+    async def recall(self, model: str, chain: Sequence[str], opening: str = "", who: str = "") -> Memory:
         self._fail("recall")
-        return await super().recall(model, chain)
+        return await super().recall(model, chain, opening, who)
 
     async def save(self, key: str, edits: Edits, *, replaces: bool = False) -> Edits:
         self._fail("save")

@@ -1,0 +1,82 @@
+"""Real sockets: a strict upstream whose window is smaller than the proxy knows, and refusals within a stream."""
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.context.policy import ModelPolicy, SummaryPolicy
+from tests.edge.proxied import proxied
+from tests.peers.answers import Answer, json_answer, sse_answer
+from tests.peers.client import RawClient
+from tests.peers.scripted import ScriptedUpstream
+from tests.peers.upstream import StrictUpstream, Temper, marked
+
+CHAT = "/v1/chat/completions"
+UNKNOWN = ModelPolicy(reserve_output=200, summary=SummaryPolicy(prepare_at=0))
+NO_SIDE_CALLS = ModelPolicy(reserve_output=200, strategies=("drop",))
+
+
+def talk(turns: int, **fields: Any) -> bytes:
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
+    for number in range(turns):
+        messages.append({"role": "user", "content": f"Question {number}: " + "what and why " * 20})
+        messages.append({"role": "assistant", "content": f"Answer {number}: " + "so and so " * 20})
+    messages.append({"role": "user", "content": "Next?"})
+    return json.dumps({"model": "m", "messages": messages, **fields}).encode()
+
+
+@pytest.mark.parametrize("temper", [Temper.OPENAI, Temper.TEMPLATE, Temper.MISTRAL])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_b64_a_chat_outgrows_a_window_that_nobody_told_and_no_refusal_reaches_the_client(
+    temper: Temper, stream: bool
+) -> None:
+    upstream = StrictUpstream(window=2000, temper=temper, is_side_call=marked("working memory"))
+    async with upstream, proxied(upstream.url, policy=UNKNOWN) as proxy, RawClient(proxy.url) as client:
+        for turns in range(10, 40):
+            assert (await client.post(CHAT, talk(turns, stream=stream))).status == 200
+        assert len([each for each in upstream.refusals if "stream_options" not in str(each.body)]) <= 2
+
+
+SAID = "maximum context length is 2000 tokens. However, you requested 2400 tokens"
+OVERFLOW = {"error": {"message": SAID, "code": 400}}
+GOOD = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "Yes."}, "finish_reason": None}]}
+
+
+async def test_b65_a_refusal_in_the_first_event_of_a_stream_is_made_good_before_a_byte_goes_out() -> None:
+    answers: list[Answer] = [sse_answer([OVERFLOW]), sse_answer([GOOD])]
+    async with (
+        ScriptedUpstream(answers) as upstream,
+        proxied(upstream.url, policy=NO_SIDE_CALLS) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        answer = await client.post(CHAT, talk(24, stream=True))
+        assert b"Yes." in answer.body
+        assert b"maximum context" not in answer.body
+        first, second = upstream.requests
+        assert len(second.body) < len(first.body)
+
+
+async def test_b65_a_refusal_behind_an_event_is_passed_on_as_it_is() -> None:
+    whole = sse_answer([GOOD, OVERFLOW])
+    async with (
+        ScriptedUpstream([whole]) as upstream,
+        proxied(upstream.url, policy=UNKNOWN) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        answer = await client.post(CHAT, talk(12, stream=True))
+        assert b"Yes." in answer.body
+        assert b"maximum context length is 2000" in answer.body
+        assert len(upstream.requests) == 1
+
+
+async def test_a_refusal_that_teaches_nothing_reaches_the_client_byte_for_byte() -> None:
+    said = json_answer({"error": {"message": "Invalid image url", "code": None}}, status=400)
+    async with (
+        ScriptedUpstream([said]) as upstream,
+        proxied(upstream.url, policy=UNKNOWN) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        answer = await client.post(CHAT, talk(12))
+        assert (answer.status, json.loads(answer.body)["error"]["message"]) == (400, "Invalid image url")
+        assert len(upstream.requests) == 1

@@ -1,0 +1,133 @@
+"""A main call that was refused as too long: what is learned, what is sent again, and what is passed on as it is."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.context.policy import ModelPolicy
+from proxy.exchange import Accepted, Learn, Refused, Relay, Send
+from proxy.wire.usage import Usage
+from tests.desk import Desk
+from tests.test_exchange import body, chat
+
+OPEN = ModelPolicy(reserve_output=100)
+SMALL = replace(OPEN, window=4000)
+
+
+def refusal(text: str, status: int = 400, **fields: Any) -> Refused:
+    return Refused(status, json.dumps({"error": {"message": text, **fields}}).encode())
+
+
+def too_long(window: int, prompt: int) -> Refused:
+    window_is = f"This model's maximum context length is {window} tokens."
+    said = f"{window_is} However, your messages resulted in {prompt} tokens."
+    return refusal(said, code="context_length_exceeded", param="messages")
+
+
+def test_b61_b64_a_window_that_a_refusal_tells_is_learned_and_the_request_sent_again_within_it() -> None:
+    desk = Desk(OPEN, answers=[too_long(1000, 1650), Accepted(200)])
+    verdict = desk.run(body(*chat(12)))
+    first, second = desk.sent
+    assert len(second) < len(first)
+    assert "recover=1" in verdict.actions
+    assert (verdict.status, verdict.window) == (200, 1000)
+    assert verdict.forwarded is not None
+    assert verdict.forwarded <= 1000
+    assert set(desk.windows.values()) == {1000}
+    desk.run(body(*chat(13)))
+    assert len(desk.sent) == 3, "later requests are cut before they are refused"
+
+
+def test_b63_a_configured_window_that_a_refusal_proves_too_large_is_lowered() -> None:
+    desk = Desk(SMALL, answers=[too_long(1000, 1650), Accepted(200)])
+    assert desk.run(body(*chat(12))).window == 1000
+
+
+@pytest.mark.parametrize("window", [100, 4000, 8000])
+def test_a_window_that_is_no_news_or_none_at_all_is_not_believed(window: int) -> None:
+    desk = Desk(SMALL, answers=[too_long(window, 1648)])
+    desk.run(body(*chat(12)))
+    assert desk.windows == {}
+
+
+def test_the_count_that_a_refusal_tells_is_what_the_next_plan_goes_by() -> None:
+    """The upstream counts twice as many tokens as we do, and its window is the configured one."""
+    desk = Desk(replace(OPEN, window=2000), answers=[too_long(2000, 3300), Accepted(200)])
+    verdict = desk.run(body(*chat(12)))
+    assert len(desk.sent) == 2
+    assert verdict.raw is not None
+    assert verdict.raw <= 1000
+
+
+def test_b36_nothing_is_sent_twice_unless_it_changed() -> None:
+    head = {"role": "system", "content": "s" * 6000}
+    desk = Desk(OPEN, answers=[too_long(1000, 1600)])
+    request = body(head, {"role": "user", "content": "go"})
+    verdict = desk.run(request)
+    assert desk.sent == [request]
+    assert verdict.status == 400
+
+
+def test_b36_a_request_is_sent_three_times_at_most() -> None:
+    answers = [too_long(window, 2 * window) for window in (3000, 2000, 1000, 500)]
+    desk = Desk(OPEN, answers=answers)
+    verdict = desk.run(body(*chat(40)))
+    assert len(desk.sent) == 3
+    assert len(set(desk.sent)) == 3
+    assert verdict.status == 400
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusal("Rate limit reached for gpt-4o: Limit 30000 tokens per minute", 429),
+        refusal("Invalid image url"),
+        Refused(500, b"<html>maximum context length is 1000 tokens</html> bad gateway"),
+        Refused(400, b""),
+    ],
+)
+def test_b35_b125_other_refusals_are_passed_on_and_nothing_is_sent_again(answer: Refused) -> None:
+    desk = Desk(SMALL, answers=[answer])
+    desk.run(body(*chat(4)))
+    assert len(desk.sent) == 1
+    assert desk.windows == {}
+
+
+def test_an_overflow_without_a_number_is_tried_once_more_with_a_good_deal_less_and_teaches_nothing() -> None:
+    said = refusal("The prompt is too long for this model.", code="context_length_exceeded")
+    desk = Desk(OPEN, answers=[said, Accepted(200)])
+    verdict = desk.run(body(*chat(24)))
+    first, second = desk.sent
+    assert len(second) < len(first)
+    assert verdict.status == 200
+    assert desk.windows == {}
+
+
+def test_b32_where_the_answer_alone_does_not_fit_its_limit_is_lowered_and_history_stays() -> None:
+    said = (
+        "This model's maximum context length is 2000 tokens. However, you requested 2900 tokens "
+        "(900 in the messages, 2000 in the completion). Please reduce the length of the messages or completion."
+    )
+    desk = Desk(OPEN, answers=[refusal(said, code="context_length_exceeded"), Accepted(200)])
+    desk.run(body(*chat(5), max_tokens=2000))
+    first, second = map(json.loads, desk.sent)
+    assert second["messages"] == first["messages"]
+    assert 0 < second["max_tokens"] <= 1100
+
+
+def test_b65_an_overflow_as_the_first_event_of_a_stream_is_one_too() -> None:
+    data = too_long(1000, 1650).body
+    desk = Desk(replace(OPEN, window=5000), answers=[Refused(200, data), Accepted(200)])
+    verdict = desk.run(body(*chat(12), stream=True))
+    assert "recover=1" in verdict.actions
+    assert next(command for command in desk.done if isinstance(command, Send)).peeks
+
+
+def test_what_was_learned_is_remembered_for_the_tenants_model_alone() -> None:
+    desk = Desk(OPEN, answers=[too_long(1000, 1650), Accepted(200)], usage=Usage(900, 5))
+    desk.run(body(*chat(12)))
+    lessons = [command for command in desk.done if isinstance(command, Learn) and command.window]
+    assert [(len(lesson.who), lesson.window) for lesson in lessons] == [(32, 1000)]
+    assert len([command for command in desk.done if isinstance(command, Relay)]) == 1
