@@ -151,8 +151,8 @@ class ReplayDesk(Desk):
 
 
 def sampled(text: str, number: int) -> str:
-    """An even sample of a text's lines: what any summariser could at least have kept."""
-    lines = [line[:SUMMARY_LINE_CHARACTERS] for line in text.splitlines() if line.strip()]
+    """An even sample of a text's lines, but for its fences: what any summariser could at least have kept."""
+    lines = [line[:SUMMARY_LINE_CHARACTERS] for line in text.splitlines() if line.strip("= ")]
     step = max(1, len(lines) // SUMMARY_LINES)
     return "\n".join([f"Summary number {number}.", *lines[::step][:SUMMARY_LINES]])
 

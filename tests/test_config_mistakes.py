@@ -192,12 +192,12 @@ MISTAKES: Final = (
     (model("drop: {notice: 'gone: {turns}'}"), 4, "models[0].drop.notice", "fields are {messages}"),
     # values together
     (
-        model("compact_to: 0.96"),
+        model("compact_to: 1"),
         4,
         "models[0].compact_to",
-        "compact_to is 0.96, compact_at is 0.95 by default",
+        "compact_to is 1.0, compact_at is 1.0 by default",
     ),
-    (model("compact_at: 0.3"), 4, "models[0].compact_at", "compact_to is 0.4 by default"),
+    (model("compact_at: 0.3"), 4, "models[0].compact_at", "compact_to is 0.36 by default"),
     (model("compact_at: 0.5\n    compact_to: 0.5"), 5, "models[0].compact_to", "compact_to < compact_at"),
     (f"{UPSTREAM}models:\n  - match: '*'\n  - match: a", 4, "models[1].match", "never applies"),
     (f"{UPSTREAM}models:\n  - match: a\n  - match: a", 4, "models[1].match", "never applies"),

@@ -7,9 +7,23 @@ from typing import Any
 import pytest
 
 from proxy.context.edits import Cut, Edits
-from proxy.context.policy import ElidePolicy, Mode, ModelPolicy, OnOverflow, UsageMode
+from proxy.context.policy import ElidePolicy, ImagePolicy, Mode, ModelPolicy, OnOverflow, UsageMode
 from proxy.errors import ContextOverflow
-from proxy.exchange import Accepted, Ask, Learn, Measure, Refused, Relay, Save, SideCallFailed
+from proxy.exchange import (
+    Accepted,
+    Ask,
+    Learn,
+    LookUp,
+    Measure,
+    Memory,
+    Order,
+    Outcome,
+    Refused,
+    Relay,
+    Save,
+    SideCallFailed,
+    Summarised,
+)
 from proxy.wire.usage import Usage
 from tests.desk import Desk
 
@@ -492,3 +506,53 @@ def test_a_result_may_be_shortened_then_elided_then_cut_off() -> None:
         verdict = desk.run(body(*talk))
         assert verdict.reason == ""
         assert "drop=" in verdict.actions
+
+
+def test_b115_a_client_that_goes_back_gets_its_newest_results_whole() -> None:
+    desk = Desk(replace(SMALL, strategies=("elide",), elide=ElidePolicy(keep=0)))
+    talk = [message for number in range(8) for message in step(number, 400)]
+    history = [{"role": "user", "content": "go"}, *talk]
+    assert desk.run(body(*history)).actions.startswith("elide=")
+    for length in range(3, len(history), 2):
+        desk.run(body(*history[:length]))
+        newest = json.loads(desk.sent[-1])["messages"][-1]
+        assert newest["content"] == history[length - 1]["content"]
+
+
+def test_b115_a_picture_that_an_older_chat_lost_is_shown_where_it_is_the_newest() -> None:
+    desk = Desk(replace(SMALL, window=100_000, images=ImagePolicy(keep=2)))
+    picture = {"type": "image_url", "image_url": {"url": "https://example.org/x.png"}}
+    asked = {"role": "user", "content": [{"type": "text", "text": "what is it"}, picture]}
+    chat_of = [message for _ in range(4) for message in (asked, {"role": "assistant", "content": "a cat"})]
+    assert desk.run(body(*chat_of, asked)).actions == "images=3"
+    assert desk.run(body(asked)).actions == "none"
+
+
+def test_a_summary_of_less_that_was_under_way_is_gone_on_from() -> None:
+    """Another request's side call covers a shorter prefix: the rest is asked for, not dropped."""
+
+    class Earlier(Desk):
+        def summarise(self, order: Order) -> Outcome:
+            done = super().summarise(order)
+            if self.side_calls == 1 and isinstance(done, Summarised):
+                return replace(done, key=self.keys[3])
+            return done
+
+        def memory(self, command: LookUp) -> Memory:
+            self.keys = command.chain
+            return super().memory(command)
+
+    desk = Earlier(SMALL, summaries=["ONE", "TWO"])
+    verdict = desk.run(body(*chat(20)))
+    assert "drop=" not in verdict.actions
+    assert [call.outcome for call in verdict.side_calls] == ["used", "used"]
+
+
+def test_an_upstream_that_adds_more_than_the_target_to_every_prompt_leaves_room_for_history() -> None:
+    desk = Desk(replace(SMALL, window=8000))
+    for turns in range(4, 60):
+        request = body(*chat(turns))
+        verdict = desk.run(request)
+        assert verdict.raw is not None
+        desk.usage = Usage(5000 + verdict.raw, 5)
+    assert desk.waited_for < 12

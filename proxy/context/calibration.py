@@ -221,6 +221,8 @@ def follow(
         if odd < ENOUGH or not within:
             return replace(anchor, odd=odd, odd_reported=reported_tokens, odd_raw=raw_tokens)
         anchor = Anchor(anchor.tip, anchor.mark)
+    if stands_still(anchor, raw_tokens, reported_tokens):
+        return anchor
     appended, told = raw_tokens - anchor.raw, reported_tokens - anchor.reported
     growth, grown = anchor.growth, anchor.grown
     if anchor.raw and appended >= _LEAST_GROWTH and _SLOPES[0] < told / appended < _SLOPES[1]:
@@ -232,11 +234,22 @@ def follow(
 _LEAST_GROWTH = 50
 """Raw tokens; the slope of less is noise."""
 
+STANDSTILL = 0.1
+"""Reported tokens for each raw one that was appended; the least slope that is known of real text is 0.75."""
+
 _SLOPES = (0.2, 5.0)
 """Growth beyond these is that of something else: a tool that was switched on, a cut prompt."""
 
 _SHORTEST_HORIZON = 500
 """Raw tokens."""
+
+
+def stands_still(anchor: Anchor | None, raw_tokens: float, reported_tokens: float) -> bool:
+    """Whether a report hardly changed though clearly more was sent: that of a server which silently cuts prompts."""
+    if anchor is None or not anchor.raw:
+        return False
+    appended, told = raw_tokens - anchor.raw, reported_tokens - anchor.reported
+    return appended >= 2 * _LEAST_GROWTH and abs(told) < STANDSTILL * appended
 
 
 def _agrees(odd: int, was_reported: float, was_raw: float, reported: float, raw: float) -> bool:

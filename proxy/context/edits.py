@@ -87,6 +87,11 @@ class Edits:
         return max([behind_cut, *(edit.index + 1 for edit in self._of_messages())])
 
     @property
+    def last_edited(self) -> int | None:
+        """The last message that an edit of its own is of."""
+        return max((edit.index for edit in self._of_messages()), default=None)
+
+    @property
     def start(self) -> int:
         """First history message that is still there."""
         return self.cut.stop if self.cut else 0

@@ -134,7 +134,8 @@ def _repaired(block: _Block, orphans: Orphans) -> _Repaired:
         return _Repaired(messages, 0)
     pairs, unanswered = _paired(block.calls, block.body)
     results = list(_results(block, pairs, unanswered))
-    surplus = dict(_surplus(block, pairs)) if results and orphans is Orphans.TEXT else {}
+    beside = _surplus(block, pairs) if results else ()
+    surplus = {place: text for place, text in beside if _is_kept(block, place, orphans)}
     behind = _behind(block, pairs, orphans, apart=surplus)
     touched = len(results) - len(pairs) + behind.touched
     if surplus:

@@ -54,9 +54,9 @@ class Change:
         """The message under these edits."""
         if self.rewrite:
             return with_text(message, self.rewrite.text)
-        if self.blanked:
-            message = without_media(message, self.blanked.media)
-        return shorter(message, self.shortened.limit) if self.shortened else message
+        if self.shortened:  # first: what stands for a picture is no text of the client's
+            message = shorter(message, self.shortened.limit)
+        return without_media(message, self.blanked.media) if self.blanked else message
 
 
 def changes_of(edits: Edits) -> dict[int, Change]:

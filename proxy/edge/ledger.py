@@ -6,6 +6,7 @@ costs nothing. Compactions and their age are counted from this process's first s
 of the history at its first sight and stays the same.
 """
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -99,8 +100,12 @@ class Ledger:
         ]
 
     def keys_of(self, id_: str) -> list[str] | None:
-        """The keys of a conversation's checkpoints and summaries, or None when there is no such conversation."""
-        return next((entry.keys for entry in self._by_tip.values() if entry.id == id_), None)
+        """The keys of a conversation's checkpoints and summaries, or None when there is no such conversation.
+
+        Two rows may have one id: a chat that went on, and one that began alike and was sent anew.
+        """
+        rows = [entry.keys for entry in self._by_tip.values() if entry.id == id_]
+        return list(dict.fromkeys(itertools.chain.from_iterable(rows))) if rows else None
 
     def strike(self, id_: str) -> None:
         """List a conversation no longer."""

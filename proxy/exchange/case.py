@@ -161,7 +161,9 @@ class Case:
             ceiling=cut(known.ceiling),
             budget=cut(known.tokens),
             trigger=grown(known.trigger),
-            target=cut(known.target),
+            target=int(
+                cut(known.tokens) * self.terms.policy.compact_to
+            ),  # of what history may have, not of all
         )
 
     @cached_property
@@ -206,7 +208,8 @@ class Case:
         return planner.plan(situation, self.memory.edits or NOTHING)
 
     def told(self, draft: Draft, need: NeedSummary, outcome: Outcome) -> Draft:
-        """What is there after one more side call. A need that was not met is not asked for again."""
+        """What is there after one more side call. A need that was not met at all is not asked for again; where a
+        summary of less came, one that was under way, the rest may be."""
         match outcome:
             case Summarised(key=key, text=text, usage=usage):
                 found = {self.chain.index(key) + 1: self.orders.bounded(text)}
@@ -216,7 +219,8 @@ class Case:
                 told = SideCall(reason, usage)
             case _:
                 raise TypeError(f"the edge answered {type(outcome).__name__} to a side call")
-        summaries = {need.stop: None, **draft.summaries, **found}
+        unmet = {} if any(stop > need.start for stop in found) else {need.stop: None}
+        summaries = {**unmet, **draft.summaries, **found}
         return replace(draft, summaries=summaries, side_calls=(*draft.side_calls, told))
 
     def key_for(self, edits: Edits) -> str:
@@ -227,7 +231,19 @@ class Case:
         """
         found = self.memory.checkpoint_id
         newer = self.chain.index(found) + 2 if found in self.chain else 1
-        return self.chain[min(max(edits.speaks_about, newer), len(self.chain)) - 1]
+        return self.chain[min(max(self._answered(edits), newer), len(self.chain)) - 1]
+
+    def _answered(self, edits: Edits) -> int:
+        """Length of the shortest prefix in which all that is edited has been answered.
+
+        A client may go back to where an edited message was the newest, which stays whole then.
+        """
+        history = self.sound.conversation.history
+        edited = edits.last_edited
+        if edited is None:
+            return edits.speaks_about
+        answers = (index for index in range(edited + 1, len(history)) if history[index].is_assistant)
+        return max(edits.speaks_about, next(answers, len(history) - 1) + 1)
 
     def order(self, need: NeedSummary) -> tuple[Order, frozenset[str]]:
         """The side call that this need is answered by, and the prefixes whose summaries would do as well."""
@@ -292,10 +308,11 @@ class Case:
             mine = calibration.follow(self.memory.calibration, begun, verdict.raw, verdict.reported, policy)
             others = tuple(each for each in self.memory.anchors if each is not self.anchor)
             anchors = (mine, *others)[:MOST_ANCHORS]
+        is_still = calibration.stands_still(self.anchor, verdict.raw or 0, verdict.reported)
         return Learn(
             self.request.model,
-            raw_tokens=verdict.raw,
-            reported_tokens=verdict.reported,
+            raw_tokens=None if is_still else verdict.raw,
+            reported_tokens=None if is_still else verdict.reported,
             opening=self.sound.opening,
             anchors=anchors,
         )

@@ -151,3 +151,9 @@ def test_b55_slopes_of_conversations_never_leave_their_bounds(
         assert POLICY.lowest <= line.slope <= POLICY.highest
     assert math.isfinite(expected.tokens(raw))
     assert expected.tokens(raw) >= 0
+
+
+def test_b51_a_constant_report_moves_no_anchor_however_small_the_steps_are() -> None:
+    anchor = counted([(1_500 + 220 * turn, min(1_500 + 220 * turn, 4_096)) for turn in range(60)])
+    assert (anchor.raw, anchor.reported) == (4_140, 4_096), "the first that stood still, by a little"
+    assert expect(UNCALIBRATED, anchor, POLICY).tokens(12_000) == pytest.approx(12_000, rel=0.1)

@@ -66,6 +66,16 @@ def test_what_was_stored_before_this_process_began_is_forgotten_too() -> None:
     assert ledger.keys_of("b") == ["k1", "k2"]
 
 
+def test_two_rows_with_one_id_are_forgotten_together() -> None:
+    ledger = Ledger(Clock())
+    ledger.note(chain("a"), replace(VERDICT, checkpoint_id="k1"))
+    ledger.note(chain("a", "b"), replace(VERDICT, checkpoint_id="k2"))
+    ledger.note(chain("a"), VERDICT, ("k1",))
+    assert ledger.keys_of("a") == ["k1", "k2"]
+    ledger.strike("a")
+    assert ledger.listed() == []
+
+
 def test_the_list_is_bounded() -> None:
     ledger = Ledger(Clock())
     for number in range(MOST + 10):
