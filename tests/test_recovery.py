@@ -131,3 +131,24 @@ def test_what_was_learned_is_remembered_for_the_tenants_model_alone() -> None:
     lessons = [command for command in desk.done if isinstance(command, Learn) and command.window]
     assert [(len(lesson.who), lesson.window) for lesson in lessons] == [(32, 1000)]
     assert len([command for command in desk.done if isinstance(command, Relay)]) == 1
+
+
+@pytest.mark.parametrize("said", ["word " * 6000, "some line of text\n" * 2000, "x" * 40_000])
+def test_a_newest_message_that_was_shortened_too_little_is_shortened_more_after_a_refusal(said: str) -> None:
+    """The upstream counts half as many tokens again as we do."""
+    desk = Desk(replace(OPEN, window=4000), answers=[too_long(4000, 5200), Accepted(200)])
+    verdict = desk.run(body({"role": "user", "content": said}))
+    first, second = desk.sent
+    assert len(second) < len(first)
+    assert (verdict.status, verdict.actions) == (200, "shorten=1,recover=1")
+    again = Desk(desk.policy, checkpoints=desk.checkpoints, anchors=desk.anchors)
+    again.run(body({"role": "user", "content": said}))
+    assert again.sent == [second], "what was learned is what was saved"
+
+
+def test_a_refusal_that_changes_nothing_is_not_told_as_a_recovery() -> None:
+    head = {"role": "system", "content": "s" * 6000}
+    desk = Desk(OPEN, answers=[too_long(1000, 1600)])
+    verdict = desk.run(body(head, {"role": "user", "content": "go"}))
+    assert verdict.actions == "none"
+    assert dict(next(c for c in desk.done if isinstance(c, Relay)).headers)["x-context-actions"] == "none"

@@ -462,7 +462,8 @@ MODELS: Final = Section(
         Option(
             "protect_tools",
             kinds.NAME,
-            "Tools whose results are neither elided nor shortened, with or without their namespace.",
+            "Tools whose results are neither elided nor shortened, with or without their namespace. A cut may still"
+            " take them with their turn; what pin matches outlives it.",
             "Name tools whose output must be exact to be of use.",
             is_list=True,
         ),

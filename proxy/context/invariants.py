@@ -99,19 +99,15 @@ def _survives(text: str, shown: str) -> bool:
         return True
     pieces = _GAP.split(_MEDIA.sub("", shown))
     gone = sum(map(int, pieces[1::2]))
-    return bool(gone) and sum(map(len, pieces[::2])) + gone >= len(text) and _in_order(pieces[::2], text)
+    is_enough = sum(map(len, pieces[::2])) + gone >= len(text)
+    return bool(gone) and is_enough and any(_is_around(pair, text) for pair in pairwise(pieces[::2]))
 
 
-def _in_order(pieces: Sequence[str], text: str) -> bool:
-    """Whether what stands around the gaps is of the text. The outer pieces may go on with a block of ours."""
-    position = 0
-    for first, second in pairwise(pieces):
-        border = first[-8:], second[:8]
-        start = text.find(border[0], position)
-        if start < 0 or text.find(border[1], start + len(border[0])) < 0:
-            return False
-        position = start
-    return True
+def _is_around(pieces: tuple[str, str], text: str) -> bool:
+    """Whether what stands around a gap is of the text. A summary in the block beside it may have gaps of its own."""
+    first, second = pieces[0][-8:], pieces[1][:8]
+    start = text.find(first)
+    return start >= 0 and text.find(second, start + len(first)) >= 0
 
 
 def _of_kind(conversation: Conversation, kind: Kind) -> list[Message]:

@@ -114,7 +114,7 @@ def _text_to_extract(messages: Sequence[Fields]) -> str:
 
 def _extract(source: str, limit: int, count: Count) -> str:
     """An even sample of the lines, under a heading that says what this is, within so many tokens."""
-    lines = [line.strip() for line in source.splitlines() if line.strip()]
+    lines = [line.strip() for line in source.splitlines() if line.strip("= ")]
     taken = min(_EXTRACT_LINES, len(lines))
     while (text := _sampled(lines, taken)) and count(text) > limit and taken > 1:
         taken //= 2

@@ -195,6 +195,10 @@ class Server:
                 visit.verdict = await performer.run(manage(request, terms))
             visit.upstream_status = visit.verdict.status
             self._note_unknown_window(visit.verdict)
+            if visit.verdict.recovered:
+                self._log.warning(
+                    "prompt_was_refused", model=request.model[:_MODEL_CHARACTERS], window=visit.verdict.window
+                )
             kept = (*performer.kept, performer.prepared)
             self._around.ledger.note(performer.chain, visit.verdict, kept)
         finally:
@@ -261,7 +265,8 @@ class Server:
             return
         if len(self._without_window) < _MOST_TOLD:
             self._without_window.add(model)
-            self._log.warning("window_unknown", model=model, effect="nothing is compacted on account of size")
+            effect = "nothing is compacted until the upstream refuses a prompt"
+            self._log.warning("window_unknown", model=model, effect=effect)
 
     # --- bodies -----------------------------------------------------------------------------------------------
 
@@ -346,6 +351,8 @@ def _told_of(verdict: Verdict) -> dict[str, object]:
     }
     if verdict.reason:
         told["reason"] = verdict.reason
+    if verdict.pins:
+        told |= {"pins": verdict.pins, "pins_in_view": verdict.pins_kept}
     if verdict.side_calls:
         told["side_calls"] = [
             {

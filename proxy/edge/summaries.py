@@ -215,8 +215,8 @@ class Summaries:
         outcome = _judged(answer, order)
         self._tell(outcome)
         match outcome:
-            case SideCallFailed():
-                self._note_trouble(who)
+            case SideCallFailed(reason=reason):
+                self._note_trouble(who, is_quality=reason in summary.REASONS)
             case Summarised():
                 self._standing(who).failures = 0
                 await self._keep(order.key, outcome.text)
@@ -234,10 +234,11 @@ class Summaries:
             completion_tokens=outcome.usage.completion_tokens if outcome.usage else None,
         )
 
-    def _note_trouble(self, who: str) -> None:
+    def _note_trouble(self, who: str, *, is_quality: bool) -> None:
+        """A poor answer tells nothing of the next one: the pause after it does not grow."""
         standing = self._standing(who)
         pause = min(self._first_pause * 2**standing.failures, LONGEST_PAUSE)
-        standing.failures = min(standing.failures + 1, 16)
+        standing.failures = min(standing.failures + (not is_quality), 16)
         standing.until = asyncio.get_running_loop().time() + pause
 
     def _standing(self, who: str) -> _Standing:

@@ -7,7 +7,7 @@ when it differs from the one that was refused.
 """
 
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from proxy.context import budget, view
@@ -55,40 +55,76 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
     ask = Measure(request.model, known.conversation.messages, request.extras)
     case = Case(known, terms, memory, _expect(Measured, (yield ask)))
 
-    draft, sent, recovered = case.begun(), b"", 0
-    while True:
-        draft, edits, checkpoint_id = yield from _planned(case, draft)
-        verdict, changes = yield from _measured(case, draft, edits, checkpoint_id, recovered)
-        body = changes.applied_to(request.body)
-        if body == sent:
-            break  # what was learned changes nothing: the refusal stands
-        answer, sent = (yield Send(body, changes.strip_usage, case.peeks(verdict))), body
-        if (
-            isinstance(answer, Refused)
-            and changes.strip_usage
-            and chat.refuses_usage(answer.status, answer.body)
-        ):
-            changes = changes.without_usage()
-            verdict = replace(verdict, actions=changes.actions(edits))
-            sent = changes.applied_to(request.body)
-            answer = yield Send(sent, unencoded=False)
+    going = yield from _prepared(case, case.begun(), 0)
+    answer: Outcome = None
+    for recovered in range(1, MOST + 2):
+        answer = yield Send(going.body, going.changes.strip_usage, case.peeks(going.verdict))
+        if isinstance(answer, Refused) and _minds_usage(going, answer):
+            going = going.without_usage(request)
+            answer = yield Send(going.body, unencoded=False)
             if isinstance(answer, Accepted):
                 yield Learn(request.model, refuses_usage=True)
-        more = recovery(case, verdict, answer) if isinstance(answer, Refused) and recovered < MOST else None
-        if more is None or terms.mode is not Mode.MANAGE:
+        if not isinstance(answer, Refused) or recovered > MOST or terms.mode is not Mode.MANAGE:
+            break
+        more = recovery(case, going.verdict, answer)
+        if more is None:
             break
         if more.lesson:
             yield more.lesson
-        case, recovered = replace(case, memory=more.memory), recovered + 1
-        draft = case.bounded(draft)
+        # What was just saved is what is there now; the next plan goes on from it and takes its place.
+        case = replace(
+            case, memory=replace(more.memory, edits=going.edits, checkpoint_id=going.checkpoint_id)
+        )
+        other = yield from _prepared(case, case.bounded(going.draft), recovered)
+        if other.body == going.body:
+            break  # what was learned changes nothing: the refusal stands
+        going = other
 
-    relayed = _expect(Relayed, (yield Relay(verdict.headers(), changes.strip_usage)))
-    verdict = replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
+    relayed = _expect(Relayed, (yield Relay(going.verdict.headers(), going.changes.strip_usage)))
+    told = (_status(answer), relayed.usage, relayed.complete)
+    verdict = replace(going.verdict, status=told[0], usage=told[1], complete=told[2])
     if lesson := case.lesson(verdict):
         yield lesson
-    if relayed.complete and (order := case.ahead(edits, draft)):
+    if relayed.complete and (order := case.ahead(going.edits, going.draft)):
         yield Prepare(*order)
     return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """A main call as it will be made, and what it was made of."""
+
+    draft: Draft
+    edits: Edits
+    checkpoint_id: str | None
+    verdict: Verdict
+    changes: Changes
+    body: bytes
+
+    def without_usage(self, request: ChatRequest) -> "_Going":
+        """The same for an upstream that refuses `stream_options`."""
+        changes = self.changes.without_usage()
+        verdict = replace(self.verdict, actions=changes.actions(self.edits))
+        return replace(self, changes=changes, verdict=verdict, body=changes.applied_to(request.body))
+
+
+def _minds_usage(going: _Going, answer: Refused) -> bool:
+    return going.changes.strip_usage and chat.refuses_usage(answer.status, answer.body)
+
+
+def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Outcome, _Going]:
+    """Planned, saved, applied and measured. Raises `ContextOverflow` where the policy is to refuse."""
+    draft, edits, checkpoint_id = yield from _planned(case, draft)
+    verdict = case.verdict(draft, checkpoint_id, edits)
+    seen = view.apply(case.sound.conversation, edits)
+    if edits:
+        measured = _expect(Measured, (yield Measure(case.request.model, seen.messages)))
+        verdict = case.rewritten(verdict, measured.sizes)
+    changes = case.changes(seen, verdict, recovered)
+    reason = case.reason(verdict)
+    verdict = replace(verdict, actions=changes.actions(edits), reason=reason, recovered=recovered)
+    _refuse_overflow(verdict, case.terms)
+    return _Going(draft, edits, checkpoint_id, verdict, changes, changes.applied_to(case.request.body))
 
 
 def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draft, Edits, str | None]]:
@@ -107,21 +143,6 @@ def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draf
         replaces = checkpoint_id == case.memory.checkpoint_id
         edits = _expect(Edits, (yield Save(checkpoint_id, edits, replaces)))
     return draft, edits, checkpoint_id
-
-
-def _measured(
-    case: Case, draft: Draft, edits: Edits, checkpoint_id: str | None, recovered: int
-) -> Generator[Command, Outcome, tuple[Verdict, Changes]]:
-    """The verdict so far, and all that is changed in the body."""
-    verdict = case.verdict(draft, checkpoint_id, edits)
-    seen = view.apply(case.sound.conversation, edits)
-    if edits:
-        measured = _expect(Measured, (yield Measure(case.request.model, seen.messages)))
-        verdict = case.rewritten(verdict, measured.sizes)
-    changes = case.changes(seen, verdict, recovered)
-    verdict = replace(verdict, actions=changes.actions(edits), reason=case.reason(verdict))
-    _refuse_overflow(verdict, case.terms)
-    return verdict, changes
 
 
 def _refuse_overflow(verdict: Verdict, terms: Terms) -> None:

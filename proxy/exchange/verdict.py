@@ -41,7 +41,8 @@ class Verdict:
     raw        uncalibrated estimate of what was sent
     `usage_based`: the estimates go on from what the upstream counted of this conversation's last prompt.
     `checkpoint_id` names the edits in force, `summary_id` the prefix that their summary covers. `pins` counts the
-    messages that configured patterns match, `pins_kept` those of them that are still in what was sent.
+    messages that configured patterns match, `pins_kept` those of them that are still in what was sent, `recovered` the
+    refusals on account of length that this call goes on from.
     """
 
     model: str
@@ -58,6 +59,7 @@ class Verdict:
     summary_id: str | None = None
     pins: int = 0
     pins_kept: int = 0
+    recovered: int = 0
     side_calls: tuple[SideCall, ...] = ()
     status: int | None = None
     usage: Usage | None = None

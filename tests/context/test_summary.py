@@ -90,7 +90,7 @@ def test_text_of_the_conversation_cannot_close_the_fence() -> None:
         ("thoughts\n</think>\n\nthe memory", "the memory"),
         ("<think effort='low'>x</think>the memory", "the memory"),
         (" . ", Rejected("empty")),
-        ("Transcript of 3 messages:\n============\n[user] hi", Rejected("echo")),
+        ("[user] hi\n============\nEnd of the transcript. The new memory:", Rejected("echo")),
         ("You write the working memory of an assistant whose conversation has grown", Rejected("echo")),
         ("", Rejected("empty")),
         ("cut \ud83d off", "cut ? off"),

@@ -25,11 +25,21 @@ def _with_lighter_block(situation: Situation, edits: Edits) -> Edits:
     """Where the newest round leaves no room for the block: without as much of it as does not fit."""
     if edits.cut is None or situation.limits is None:
         return edits
+    whole = edits
     for lighter in pins.lighter(situation, edits.cut, _notice(situation, edits.cut.stop)):
         if situation.tokens(edits) <= situation.limits.budget:
-            break
+            return edits
         edits = edits.with_cut(lighter)
-    return edits
+    return whole if _newest_is_to_blame(situation, whole) else edits
+
+
+def _newest_is_to_blame(situation: Situation, edits: Edits) -> bool:
+    """Whether the newest round is what is too large, and will be shortened: the block is worth more than its middle."""
+    assert situation.limits is not None
+    newest = sum(situation.message_tokens(edits)[situation.protected_from :])
+    rest = situation.tokens(edits) - newest
+    room = situation.limits.budget - rest
+    return "shorten" in situation.policy.strategies and newest > room > situation.limits.budget // 4
 
 
 def limit(situation: Situation, edits: Edits) -> Edits:

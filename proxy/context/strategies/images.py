@@ -33,7 +33,13 @@ def limit(situation: Situation, edits: Edits) -> Edits:
     if over <= 0:
         return edits
     batch = max(1, policy.images.keep // 2)
-    return _without(edits, everywhere[: -(-over // batch) * batch])
+    newest = next(reversed(situation.conversation.turn_starts), None)
+    # Of the newest user message no more go than must.
+    gone = [
+        *everywhere[:over],
+        *(p for p in everywhere[over : -(-over // batch) * batch] if p.index != newest),
+    ]
+    return _without(edits, gone)
 
 
 def plan(situation: Situation, edits: Edits) -> Edits:

@@ -75,16 +75,18 @@ def _left(situation: Situation, edits: Edits) -> Iterator[int]:
 
 def _brought_down(situation: Situation, edits: Edits, indices: Sequence[int], goal: int) -> Edits:
     """These messages at one length that brings the view to the goal; at the least length where none does."""
-    best, saving = edits, 0
+    bare = replace(
+        edits, shortened=()
+    )  # levels are worked out from whole texts, also where some are shortened already
+    best, saving = edits, situation.tokens(bare) - situation.tokens(edits)
     for _ in range(_TRIES):
         excess = situation.tokens(best) - goal
         if excess <= 0:
             break
         saving += excess + goal // 64  # each try saves what the one before missed, and a little more
-        proposal = _shortened(situation, edits, indices, _level(situation, edits, indices, saving))
-        if proposal == best or situation.unsized(proposal):
-            return proposal
-        best = proposal
+        best = _shortened(situation, edits, indices, _level(situation, bare, indices, saving))
+        if situation.unsized(best):
+            break
     return best
 
 
