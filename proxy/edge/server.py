@@ -86,6 +86,7 @@ class Server:
         self._running: set[asyncio.Task[object]] = set()
         self._stopping = False
         self._without_window: set[str] = set()
+        self._cutting: set[str] = set()
         self.unmanaged: Counter[str] = Counter()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -195,10 +196,7 @@ class Server:
                 visit.verdict = await performer.run(manage(request, terms))
             visit.upstream_status = visit.verdict.status
             self._note_unknown_window(visit.verdict)
-            if visit.verdict.recovered:
-                self._log.warning(
-                    "prompt_was_refused", model=request.model[:_MODEL_CHARACTERS], window=visit.verdict.window
-                )
+            self._note_trouble(visit.verdict)
             kept = (*performer.kept, performer.prepared)
             self._around.ledger.note(performer.chain, visit.verdict, kept)
         finally:
@@ -257,6 +255,17 @@ class Server:
         visit.reason = "endpoint_not_managed"
         if self.unmanaged[endpoint] == 1:
             self._log.warning("endpoint_not_managed", endpoint=endpoint)
+
+    def _note_trouble(self, verdict: Verdict) -> None:
+        """What tells that the configured window is larger than the real one; the latter once per model."""
+        model = verdict.model[:_MODEL_CHARACTERS]
+        if verdict.recovered:
+            self._log.warning("prompt_was_refused", model=model, window=verdict.window)
+        if verdict.stands_still and model not in self._cutting and len(self._cutting) < _MOST_TOLD:
+            self._cutting.add(model)
+            self._log.warning(
+                "prompt_seems_cut", model=model, counted=verdict.reported, window=verdict.window
+            )
 
     def _note_unknown_window(self, verdict: Verdict) -> None:
         """Once per model, for the first few hundred: names are the clients' to invent."""

@@ -297,6 +297,12 @@ class Case:
         """What the upstream is expected to count of so many raw tokens."""
         return round(self.expected.tokens(raw))
 
+    def stands_still(self, verdict: Verdict) -> bool:
+        """Whether this answer's count is that of a server which silently cut the prompt."""
+        if verdict.raw is None or verdict.reported is None:
+            return False
+        return calibration.stands_still(self.anchor, verdict.raw, verdict.reported)
+
     def lesson(self, verdict: Verdict) -> Learn | None:
         """What the answer taught; None when it told no count, or one of pictures, whose cost is a guess."""
         if verdict.reported is None or any(size.has_media for size in self.measured.sizes):
@@ -308,7 +314,7 @@ class Case:
             mine = calibration.follow(self.memory.calibration, begun, verdict.raw, verdict.reported, policy)
             others = tuple(each for each in self.memory.anchors if each is not self.anchor)
             anchors = (mine, *others)[:MOST_ANCHORS]
-        is_still = calibration.stands_still(self.anchor, verdict.raw or 0, verdict.reported)
+        is_still = self.stands_still(verdict)
         return Learn(
             self.request.model,
             raw_tokens=None if is_still else verdict.raw,

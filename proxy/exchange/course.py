@@ -83,6 +83,7 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
     relayed = _expect(Relayed, (yield Relay(going.verdict.headers(), going.changes.strip_usage)))
     told = (_status(answer), relayed.usage, relayed.complete)
     verdict = replace(going.verdict, status=told[0], usage=told[1], complete=told[2])
+    verdict = replace(verdict, stands_still=case.stands_still(verdict))
     if lesson := case.lesson(verdict):
         yield lesson
     if relayed.complete and (order := case.ahead(going.edits, going.draft)):

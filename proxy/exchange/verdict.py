@@ -41,8 +41,9 @@ class Verdict:
     raw        uncalibrated estimate of what was sent
     `usage_based`: the estimates go on from what the upstream counted of this conversation's last prompt.
     `checkpoint_id` names the edits in force, `summary_id` the prefix that their summary covers. `pins` counts the
-    messages that configured patterns match, `pins_kept` those of them that are still in what was sent, `recovered` the
-    refusals on account of length that this call goes on from.
+    messages that configured patterns match, `pins_kept` those that are still in what was sent. `recovered` counts
+    the refusals on account of length that this call goes on from. `stands_still`: the upstream counted hardly more than
+    last time though clearly more was sent, as servers do that silently cut prompts.
     """
 
     model: str
@@ -60,6 +61,7 @@ class Verdict:
     pins: int = 0
     pins_kept: int = 0
     recovered: int = 0
+    stands_still: bool = False
     side_calls: tuple[SideCall, ...] = ()
     status: int | None = None
     usage: Usage | None = None

@@ -160,6 +160,20 @@ async def test_an_unknown_window_is_said_once_for_each_model_and_not_where_it_is
         assert proxy.events("window_unknown") == []
 
 
+async def test_b51_a_count_that_stands_still_while_more_is_sent_is_told_once_for_each_model() -> None:
+    answer = json_answer(peers.completion(peers.text_message("Hello."), usage=peers.usage(2048, 5)))
+    said = [{"role": "user", "content": "word " * 1600}]
+    async with (
+        ScriptedUpstream(otherwise=answer) as upstream,
+        proxied(upstream.url, policy=ModelPolicy(window=100_000)) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        for _ in range(4):
+            assert (await client.post(CHAT, asks(messages=said))).status == 200
+            said += [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "word " * 400}]
+        assert [told["counted"] for told in proxy.events("prompt_seems_cut")] == [2048]
+
+
 @pytest.mark.parametrize("streams", [False, True], ids=("asked whole", "asked as stream"))
 @pytest.mark.parametrize("answers_stream", [False, True], ids=("answered whole", "answered as stream"))
 @pytest.mark.parametrize("label", ["application/json", "text/event-stream", "text/plain", None])
