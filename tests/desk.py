@@ -33,6 +33,7 @@ from proxy.exchange import (
     Terms,
     Verdict,
 )
+from proxy.exchange.commands import NO_WINDOW
 from proxy.wire import chat
 from proxy.wire.usage import Usage
 
@@ -151,8 +152,10 @@ class Desk:
 
     def learn(self, command: Learn) -> None:
         self.refuses_usage |= command.refuses_usage
-        if command.window:
+        if command.window is not None:
             self.windows[command.who] = command.window
+            if command.window == NO_WINDOW:
+                del self.windows[command.who]
         if command.anchors:
             self.anchors[command.opening] = command.anchors
         known = self.calibration

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.context.policy import ModelPolicy
-from proxy.exchange import Accepted, Learn, Refused, Relay, Send
+from proxy.exchange import Accepted, Command, Learn, Outcome, Refused, Relay, Send
 from proxy.wire.usage import Usage
 from tests.desk import Desk
 from tests.test_exchange import body, chat
@@ -144,6 +144,48 @@ def test_a_newest_message_that_was_shortened_too_little_is_shortened_more_after_
     again = Desk(desk.policy, checkpoints=desk.checkpoints, anchors=desk.anchors)
     again.run(body({"role": "user", "content": said}))
     assert again.sent == [second], "what was learned is what was saved"
+
+
+def test_a_window_far_below_the_configured_one_serves_the_request_and_is_not_remembered() -> None:
+    """Upstreams quote what users wrote, and users write about windows."""
+    said = refusal("Content policy: 'why does vLLM say maximum context length is 300 tokens' was blocked")
+    desk = Desk(replace(OPEN, window=128_000), answers=[said, Accepted(200)])
+    desk.run(body(*chat(40)))
+    assert desk.windows == {}
+
+
+def test_a_window_below_what_the_conversation_was_served_is_not_believed() -> None:
+    desk = Desk(
+        replace(OPEN, window=8000), answers=[Accepted(200), too_long(1100, 1700)], usage=Usage(1650, 5)
+    )
+    desk.run(body(*chat(12)))
+    desk.run(body(*chat(13)))
+    assert desk.windows == {}
+
+
+def test_a_proved_window_is_taken_back_when_more_than_it_has_been_served() -> None:
+    desk = Desk(OPEN, answers=[too_long(1000, 1650), Accepted(200)], usage=Usage(900, 5))
+    desk.run(body(*chat(12)))
+    assert set(desk.windows.values()) == {1000}
+    desk.usage = Usage(1200, 5)
+    desk.run(body(*chat(13)))
+    assert desk.windows == {}
+
+
+def test_where_usage_and_length_are_refused_in_turn_no_body_is_sent_twice() -> None:
+    class Server(Desk):
+        def perform(self, command: Command) -> Outcome:
+            if isinstance(command, Send):
+                unknown = refusal("unknown field stream_options")
+                return unknown if b"stream_options" in command.body else too_long(1000, 1600)
+            return super().perform(command)
+
+    desk = Server(OPEN)
+    verdict = desk.run(
+        body({"role": "system", "content": "s" * 6000}, {"role": "user", "content": "go"}, stream=True)
+    )
+    assert len(desk.sent) == len(set(desk.sent)) == 2
+    assert "recover" not in verdict.actions
 
 
 def test_a_refusal_that_changes_nothing_is_not_told_as_a_recovery() -> None:

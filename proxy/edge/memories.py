@@ -94,7 +94,7 @@ class Memories:
             self._lessons.put(self._key(_REFUSAL, lesson.model), b"true")
         if lesson.anchors:
             self._lessons.put(f"{_ANCHORS}:{lesson.opening}", msgspec.json.encode(lesson.anchors))
-        if lesson.window:
+        if lesson.window is not None:
             proved = ProvedWindow(lesson.window, self._clock())
             self._lessons.put(f"{_WINDOW}:{lesson.who}", msgspec.json.encode(proved))
         key = self._key(_CALIBRATION, lesson.model)
@@ -136,7 +136,7 @@ class Memories:
             return None
         if proved is None or not 0 <= self._clock() - proved.at <= PROOF_AGE:
             return None
-        return proved.tokens
+        return proved.tokens or None
 
     def _key(self, kind: str, model: str) -> str:
         names = msgspec.json.encode([self._upstream, model.encode("utf-8", "surrogatepass")])

@@ -6,6 +6,7 @@ it is relayed; then it is relayed verbatim, unless another call was made instead
 """
 
 import re
+import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
@@ -47,6 +48,9 @@ from proxy.wire.usage import Usage
 
 REFUSAL_BYTES: Final = 1024 * 1024
 """So much of a refusal's body is read before it is relayed; real ones have a few hundred bytes."""
+
+FIRST_EVENT_BYTES: Final = 64 * 1024
+"""So much of a stream is waited for to see whether its first event is an error."""
 
 DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 """So much of an answer that is no stream is kept, to read its usage; a longer one goes by unread."""
@@ -209,17 +213,19 @@ class Performer:
         if reply.status < 400:
             return await self._begun(reply) if command.peeks else Accepted(reply.status)
         self._already = await _beginning(reply)
-        return Refused(reply.status, self._already)
+        return Refused(reply.status, _decoded(reply, self._already))
 
     async def _begun(self, reply: Reply) -> Accepted | Refused:
         """A stream whose first event is an error is a refusal. What has been read is relayed before the rest."""
         kind = headers.find(reply.headers, b"content-type") or b""
         if b"event-stream" not in kind.lower() or headers.is_encoded(reply.headers):
             return Accepted(reply.status)
-        self._already = await reply.chunk()
-        observer = Observer()
-        observer.feed(_first_event(self._already))
-        failed = observer.error
+        observer, failed = Observer(), None
+        while failed is None and not observer.frames and (chunk := await reply.chunk()):
+            self._already += chunk
+            failed = _failure_at_once(observer, chunk)
+            if len(self._already) > FIRST_EVENT_BYTES or self._already.startswith(b":"):
+                break
         return Accepted(reply.status) if failed is None else Refused(reply.status, failed)
 
     async def _relay(self, command: Relay) -> Relayed:
@@ -273,13 +279,34 @@ class UsageTap:
         return b""
 
 
-def _first_event(chunk: bytes) -> bytes:
-    """The beginning of a stream up to its first blank line; nothing where there is none yet."""
-    end = _BLANK_LINE.search(chunk)
-    return b"" if end is None else chunk[: end.end()]
+def _failure_at_once(observer: Observer, chunk: bytes) -> bytes | None:
+    """The data of an error event before which nothing was said."""
+    for event in _EVENT.findall(chunk):
+        had_started = observer.started
+        observer.feed(event)
+        if observer.error is not None or observer.started:
+            return None if had_started else observer.error
+    return None
 
 
-_BLANK_LINE: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_EVENT: Final = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
+"""Up to the next blank line, or to the end of the chunk."""
+
+
+def _decoded(reply: Reply, body: bytes) -> bytes:
+    """A refusal as it can be judged; what is relayed are the upstream's own bytes."""
+    encoding = (headers.find(reply.headers, b"content-encoding") or b"").strip().lower()
+    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
+        return body
+    try:
+        return zlib.decompressobj(_ANY_ZLIB).decompress(body, REFUSAL_BYTES)
+    except zlib.error:
+        return body
+
+
+_ANY_ZLIB: Final = 47
+"""zlib's word for a gzip or zlib header, whichever there is."""
+
 _BOM: Final = b"\xef\xbb\xbf"
 _DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
 """JSON or HTML. No line of an event stream that means anything begins so."""

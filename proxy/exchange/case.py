@@ -20,7 +20,16 @@ from proxy.context.repair import repair
 from proxy.context.situation import Limits, NeedSizes, NeedSummary, Situation
 from proxy.context.tokens import Size, request_size
 from proxy.exchange.changes import CACHE_KEY, STREAM_OPTIONS, USAGE, Changes
-from proxy.exchange.commands import Learn, Measured, Memory, Order, Outcome, SideCallFailed, Summarised
+from proxy.exchange.commands import (
+    NO_WINDOW,
+    Learn,
+    Measured,
+    Memory,
+    Order,
+    Outcome,
+    SideCallFailed,
+    Summarised,
+)
 from proxy.exchange.orders import Orders
 from proxy.exchange.verdict import SideCall, Terms, Verdict
 from proxy.wire import chat
@@ -63,6 +72,9 @@ class Sound:
         parts = (*self.request.extras, b"", *self.request.reasoning)
         return hashlib.blake2b(b"\0".join(parts), digest_size=8).hexdigest()
 
+
+MOST_RECOVERIES = 2
+"""Times that one request is planned again after a refusal."""
 
 PEEK_FROM = 0.5
 PEEK_FROM_TOKENS = 2000
@@ -321,7 +333,13 @@ class Case:
             reported_tokens=None if is_still else verdict.reported,
             opening=self.sound.opening,
             anchors=anchors,
+            who=self.sound.who,
+            window=NO_WINDOW if self._is_disproved(verdict.reported) else None,
         )
+
+    def _is_disproved(self, served: int) -> bool:
+        """Whether a prompt larger than what a refusal proved has just been served."""
+        return self.memory.window is not None and served > self.memory.window
 
     def reason(self, verdict: Verdict) -> str:
         """Why the prompt is larger than it should be; a fixed word for the log, empty when all is well."""
@@ -332,10 +350,11 @@ class Case:
         fixed = self.expected.cut.tokens(self.situation.fixed)
         return "head_and_tools_over_budget" if fixed > self.budget.tokens else "over_budget"
 
-    def peeks(self, verdict: Verdict) -> bool:
-        """Whether a stream's beginning is worth waiting for: the prompt is long, for all that is known."""
+    def peeks(self, verdict: Verdict, attempt: int) -> bool:
+        """Whether a stream's beginning is worth waiting for: the prompt is long, and could be sent once more."""
         least = self.window * PEEK_FROM if self.window else PEEK_FROM_TOKENS
-        return verdict.forwarded is not None and verdict.forwarded > least
+        could_be = self.terms.mode is Mode.MANAGE and self.request.stream and attempt <= MOST_RECOVERIES
+        return could_be and verdict.forwarded is not None and verdict.forwarded > least
 
     def changes(self, seen: Conversation, verdict: Verdict, recovered: int = 0) -> Changes:
         """All that is changed in the body."""

@@ -174,6 +174,10 @@ class Relayed:
     complete: bool
 
 
+NO_WINDOW = 0
+"""Takes back what a refusal proved."""
+
+
 @dataclass(frozen=True, slots=True)
 class Learn:
     """Remember what an answer taught: a pair of token counts, or that the model's upstream refuses `include_usage`.

@@ -16,7 +16,7 @@ from proxy.context.planner import Plan
 from proxy.context.policy import Mode, OnOverflow
 from proxy.context.situation import NeedSizes
 from proxy.errors import ContextOverflow
-from proxy.exchange.case import Case, Draft, sound
+from proxy.exchange.case import MOST_RECOVERIES, Case, Draft, sound
 from proxy.exchange.changes import Changes
 from proxy.exchange.commands import (
     Accepted,
@@ -36,7 +36,7 @@ from proxy.exchange.commands import (
     Send,
     SideCallFailed,
 )
-from proxy.exchange.recovery import MOST, recovery
+from proxy.exchange.recovery import recovery
 from proxy.exchange.verdict import Terms, Verdict
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
@@ -57,20 +57,22 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
 
     going = yield from _prepared(case, case.begun(), 0)
     answer: Outcome = None
-    for recovered in range(1, MOST + 2):
-        answer = yield Send(going.body, going.changes.strip_usage, case.peeks(going.verdict))
+    for recovered in range(1, MOST_RECOVERIES + 2):
+        peeks = case.peeks(going.verdict, recovered)
+        answer = yield Send(going.body, going.changes.strip_usage, peeks)
         if isinstance(answer, Refused) and _minds_usage(going, answer):
             going = going.without_usage(request)
-            answer = yield Send(going.body, unencoded=False)
+            case = replace(case, memory=replace(case.memory, refuses_usage=True))
+            answer = yield Send(going.body, unencoded=False, peeks=peeks)
             if isinstance(answer, Accepted):
                 yield Learn(request.model, refuses_usage=True)
-        if not isinstance(answer, Refused) or recovered > MOST or terms.mode is not Mode.MANAGE:
-            break
-        more = recovery(case, going.verdict, answer)
+        more = recovery(case, going.verdict, answer) if isinstance(answer, Refused) else None
         if more is None:
             break
         if more.lesson:
             yield more.lesson
+        if recovered > MOST_RECOVERIES:
+            break
         # What was just saved is what is there now; the next plan goes on from it and takes its place.
         case = replace(
             case, memory=replace(more.memory, edits=going.edits, checkpoint_id=going.checkpoint_id)

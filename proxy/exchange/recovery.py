@@ -2,24 +2,25 @@
 
 Rules. Only a refusal on account of the prompt's length teaches anything, and only what its upstream says: its window,
 and what it counted. Where it says neither, the prompt is taken to be a good deal too long, for this request alone. A
-window above the one that is known is not believed, nor one below any that is served. Nothing is sent twice unless it
-changed.
+window above the one that is known is not believed, nor one below what this conversation has been served.
 """
 
 from dataclasses import dataclass, replace
 
 from proxy.context.calibration import Anchor
+from proxy.context.policy import Mode
 from proxy.exchange.case import Case
 from proxy.exchange.commands import Learn, Memory, Refused
 from proxy.exchange.verdict import Verdict
 from proxy.wire import dialects
 from proxy.wire.dialects import Exactness, Overflow
 
-MOST = 2
-"""Times that one request is planned again."""
-
 LEAST_WINDOW = 256
 """Tokens; a smaller window is no window."""
+
+PROOF_FROM = 1 / 8
+"""Share of the configured window below which a told one is used for the request, and not remembered: upstreams quote
+what users wrote, and users write about windows."""
 
 SAID_NOTHING = 0.8
 """Share of a refused prompt's estimate that is tried where the upstream tells no number."""
@@ -35,6 +36,8 @@ class Recovery:
 
 def recovery(case: Case, verdict: Verdict, answer: Refused) -> Recovery | None:
     """How to go on after this refusal; None where it is to be relayed as it is."""
+    if case.terms.mode is not Mode.MANAGE:
+        return None
     overflow = dialects.classify_event(answer.body) if answer.status < 400 else _judged(answer, verdict)
     if overflow is None or verdict.raw is None or verdict.forwarded is None:
         return None
@@ -50,8 +53,9 @@ def recovery(case: Case, verdict: Verdict, answer: Refused) -> Recovery | None:
         memory = replace(memory, window=window)
     if anchor is not None:
         memory = replace(memory, anchors=(anchor, *memory.anchors))
-    who = case.sound.who
-    return Recovery(memory, Learn(case.request.model, who=who, window=window) if window else None)
+    is_proof = window is not None and window >= (case.terms.policy.window or 0) * PROOF_FROM
+    lesson = Learn(case.request.model, who=case.sound.who, window=window) if is_proof else None
+    return Recovery(memory, lesson)
 
 
 def _judged(answer: Refused, verdict: Verdict) -> Overflow | None:
@@ -67,11 +71,12 @@ NEAR = 0.9
 
 
 def _window(case: Case, overflow: Overflow) -> int | None:
-    """A window that is news: smaller than the one that is known."""
-    told = overflow.window
-    if told is None or told < LEAST_WINDOW or (case.window is not None and told >= case.window):
+    """A window that is news: smaller than the one that is known, and not than what was served or refused."""
+    told, served = overflow.window, case.anchor.reported if case.anchor else 0
+    if told is None or told < max(LEAST_WINDOW, served) or (case.window is not None and told >= case.window):
         return None
-    return told
+    contradicts = overflow.prompt is not None and overflow.completion is None and overflow.prompt <= told
+    return None if contradicts else told
 
 
 def _anchor(case: Case, overflow: Overflow, raw: int) -> Anchor | None:

@@ -1,5 +1,6 @@
 """Real sockets: a strict upstream whose window is smaller than the proxy knows, and refusals within a stream."""
 
+import gzip
 import json
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from proxy.context.policy import ModelPolicy, SummaryPolicy
 from tests.edge.proxied import proxied
-from tests.peers.answers import Answer, json_answer, sse_answer
+from tests.peers.answers import SSE_HEADERS, Answer, Framing, bytes_answer, json_answer, sse_answer
 from tests.peers.client import RawClient
 from tests.peers.scripted import ScriptedUpstream
 from tests.peers.upstream import StrictUpstream, Temper, marked
@@ -80,3 +81,28 @@ async def test_a_refusal_that_teaches_nothing_reaches_the_client_byte_for_byte()
         answer = await client.post(CHAT, talk(12))
         assert (answer.status, json.loads(answer.body)["error"]["message"]) == (400, "Invalid image url")
         assert len(upstream.requests) == 1
+
+
+async def test_a_compressed_refusal_is_read_too() -> None:
+    raw = gzip.compress(json.dumps(OVERFLOW).encode())
+    fields = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
+    answers = [bytes_answer(raw, status=400, headers=fields), sse_answer([GOOD])]
+    async with (
+        ScriptedUpstream(answers) as upstream,
+        proxied(upstream.url, policy=NO_SIDE_CALLS) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        assert (await client.post(CHAT, talk(24), [("Accept-Encoding", "gzip")])).status == 200
+        assert len(upstream.requests) == 2
+
+
+@pytest.mark.parametrize("before", [b"", b": hello\n\n", b"\n"])
+async def test_b65_what_stands_before_an_error_in_one_chunk_does_not_hide_it(before: bytes) -> None:
+    event = before + b"data: " + json.dumps(OVERFLOW).encode() + b"\n\n"
+    answers = [Answer(200, SSE_HEADERS, (event,), Framing.CHUNKED), sse_answer([GOOD])]
+    async with (
+        ScriptedUpstream(answers) as upstream,
+        proxied(upstream.url, policy=NO_SIDE_CALLS) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        assert b"Yes." in (await client.post(CHAT, talk(24, stream=True))).body
