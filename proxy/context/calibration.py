@@ -257,8 +257,8 @@ def _agrees(odd: int, was_reported: float, was_raw: float, reported: float, raw:
     if not odd:
         return False
     grown, told = raw / was_raw, reported / was_reported
-    stands_still = abs(told - 1) < STILL <= abs(grown - 1)
-    return not stands_still and max(grown, told) <= min(grown, told) * AGREE
+    is_still = abs(told - 1) < STILL <= abs(grown - 1)
+    return not is_still and max(grown, told) <= min(grown, told) * AGREE
 
 
 def _is_odd(expected: Expected, is_known: bool, raw: float, reported: float) -> bool:

@@ -148,6 +148,11 @@ class Conversation:
         """The real user messages, each of which opens a turn."""
         return tuple(index for index, message in enumerate(self.history) if message.is_user)
 
+    @property
+    def first_stop(self) -> int:
+        """Where the first round ends, without finding all others; 0 when there is no history."""
+        return _end_of_round(self.history, 0) if self.history else 0
+
     @cached_property
     def newest_round(self) -> Round:
         """The last round; empty at 0 when there is no history."""

@@ -63,8 +63,8 @@ class Sound:
     @cached_property
     def opening(self) -> str:
         """The name of the first round; empty when there is no history."""
-        rounds = self.conversation.rounds
-        return self.chain[rounds[0].stop - 1] if rounds else ""
+        stop = self.conversation.first_stop
+        return self.chain[stop - 1] if stop else ""
 
     @cached_property
     def mark(self) -> str:
@@ -125,6 +125,8 @@ class Case:
     @cached_property
     def anchor(self) -> Anchor | None:
         """The newest count of this very conversation, made with the same tools and settings."""
+        if not self.memory.anchors:
+            return None
         places = {key: place for place, key in enumerate(self.chain)}
         mine = (each for each in self.memory.anchors if each.tip in places and each.mark == self.sound.mark)
         return max(mine, key=lambda each: places[each.tip], default=None)
@@ -173,9 +175,8 @@ class Case:
             ceiling=cut(known.ceiling),
             budget=cut(known.tokens),
             trigger=grown(known.trigger),
-            target=int(
-                cut(known.tokens) * self.terms.policy.compact_to
-            ),  # of what history may have, not of all
+            # The share of our tokens: what an upstream adds to every prompt is no history that could be cut.
+            target=int(cut(known.tokens) * self.terms.policy.compact_to),
         )
 
     @cached_property

@@ -74,17 +74,15 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
         if recovered > MOST_RECOVERIES:
             break
         # What was just saved is what is there now; the next plan goes on from it and takes its place.
-        case = replace(
-            case, memory=replace(more.memory, edits=going.edits, checkpoint_id=going.checkpoint_id)
-        )
+        memory = replace(more.memory, edits=going.edits, checkpoint_id=going.checkpoint_id)
+        case = replace(case, memory=memory)
         other = yield from _prepared(case, case.bounded(going.draft), recovered)
         if other.body == going.body:
             break  # what was learned changes nothing: the refusal stands
         going = other
 
     relayed = _expect(Relayed, (yield Relay(going.verdict.headers(), going.changes.strip_usage)))
-    told = (_status(answer), relayed.usage, relayed.complete)
-    verdict = replace(going.verdict, status=told[0], usage=told[1], complete=told[2])
+    verdict = replace(going.verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
     verdict = replace(verdict, stands_still=case.stands_still(verdict))
     if lesson := case.lesson(verdict):
         yield lesson

@@ -144,3 +144,8 @@ def test_b41_any_json_value_in_any_field_gives_a_conversation(messages: list[obj
     talk = conversation.read(raws)
     assert [m.raw for m in talk.messages] == raws
     assert sum(r.stop - r.start for r in talk.rounds) == len(talk.history)
+
+
+@given(conversations())
+def test_where_the_first_round_ends_is_known_without_finding_all(talk: Conversation) -> None:
+    assert talk.first_stop == (talk.rounds[0].stop if talk.rounds else 0)

@@ -6,6 +6,8 @@ the prompt stays append-only between two moves, and never holds more turns than 
 model has not answered yet. An existing summary and what is pinned stay while there is room for them.
 """
 
+from dataclasses import replace
+
 from proxy.context import cuts, pins
 from proxy.context.edits import Cut, Edits
 from proxy.context.situation import Situation
@@ -52,10 +54,10 @@ def limit(situation: Situation, edits: Edits) -> Edits:
         return edits
     before = edits.cut.carried if edits.cut else ()
     kept = {*before, *(index for index in pins.carried(situation, stop) if index in situation.pins)}
-    slid = edits.with_cut(_cut(situation, edits, stop, tuple(sorted(kept))))
+    cut = _cut(situation, edits, stop, tuple(sorted(kept)))
+    slid = edits.with_cut(cut)
     if situation.tokens(slid) >= situation.tokens(edits):  # what goes is shorter than the notice
-        cut = _cut(situation, edits, stop, tuple(sorted(kept)))
-        slid = edits.with_cut(Cut(cut.stop, cut.summary, cut.summarised, carried=cut.carried, role=cut.role))
+        slid = edits.with_cut(replace(cut, notice=""))
     return slid
 
 

@@ -75,9 +75,8 @@ def _left(situation: Situation, edits: Edits) -> Iterator[int]:
 
 def _brought_down(situation: Situation, edits: Edits, indices: Sequence[int], goal: int) -> Edits:
     """These messages at one length that brings the view to the goal; at the least length where none does."""
-    bare = replace(
-        edits, shortened=()
-    )  # levels are worked out from whole texts, also where some are shortened already
+    # Levels are worked out from whole texts, also where some are shortened already.
+    bare = replace(edits, shortened=())
     best, saving = edits, situation.tokens(bare) - situation.tokens(edits)
     for _ in range(_TRIES):
         excess = situation.tokens(best) - goal
