@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from proxy import __version__
 from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load
-from proxy.edge import logs, server
+from proxy.edge import logs, service
 from proxy.edge.memories import Memories
 from proxy.edge.server import Parts
 from proxy.edge.tokenizer import Tokenizer
@@ -98,7 +98,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     async def serve() -> int:
         async with _parts(config) as parts:
-            await server.serve(config, parts)
+            await service.serve(config, parts)
         return 0
 
     return _run(serve())
@@ -119,7 +119,7 @@ def _demo(options: argparse.Namespace) -> int:
                 None, Flags(upstream=upstream.base_url, listen="127.0.0.1:0", window=str(options.window)), {}
             )
             log_options = LogOptions(LogLevel.WARNING, LogFormat.AUTO)
-            async with _parts(config, log_options) as parts, server.running(config, parts) as url:
+            async with _parts(config, log_options) as parts, service.running(config, parts) as url:
                 return await demo.show(url, upstream, options.steps, sys.stdout)
 
     return _run(show())

@@ -8,44 +8,37 @@ that was done for it ends. Each request writes one event, of counts and fixed wo
 
 import asyncio
 import hashlib
-import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 from structlog.typing import FilteringBoundLogger
 
-from proxy.config import Address, Config, Tenant, is_loopback
+from proxy.config import Config, Tenant
 from proxy.context.conversation import Reader
 from proxy.context.policy import Mode
 from proxy.context.tokens import encoding_for
-from proxy.edge import admin, headers, logs
+from proxy.edge import admin, headers
 from proxy.edge.downstream import ClientGone, Downstream, relay
-from proxy.edge.headers import Base
-from proxy.edge.ledger import Ledger
 from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
-from proxy.edge.sidecalls import Origin, SideCaller
-from proxy.edge.summaries import Summaries
-from proxy.edge.upstream import LINE_BYTES, MOST_HEADERS, Body, Timeouts, Upload, Upstream
-from proxy.errors import BodyTooLarge, CannotListen, TransomError
+from proxy.edge.sidecalls import Origin
+from proxy.edge.upstream import Body, Upload
+from proxy.errors import BodyTooLarge, TransomError
 from proxy.exchange import Terms, Verdict, manage
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest, NotManaged
 
-GRACE: Final = 30.0
-"""Seconds that running requests get to end when the process is told to stop (B112)."""
+LAST_SECOND: Final = 1.0
+"""Seconds for what is left after the grace time, which is nothing but what ignores its cancellation."""
 
 BYPASS: Final = (("x-context-actions", "bypass=internal_error"),)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the composition root hands to the server."""
+    """What the composition root hands over."""
 
     tokenizer: Measures
     memories: Remembers
@@ -119,7 +112,7 @@ class Server:
         for task in late:
             task.cancel()
         if late:
-            await asyncio.wait(late, timeout=_LAST_SECOND)
+            await asyncio.wait(late, timeout=LAST_SECOND)
 
     def _visit(self, request: web.BaseRequest) -> Visit:
         path, query = headers.split_target(request.raw_path)
@@ -387,171 +380,3 @@ def _tenant(origin: Origin, options: Tenant) -> str:
     said = (headers.find(origin.fields, name) if name else None) or headers.credential(origin.fields)
     secret = options.secret.reveal().encode()[:64] if options.secret else b""
     return hashlib.blake2b(said or b"", key=secret, digest_size=16, person=b"transom tenant").hexdigest()
-
-
-# ------------------------------------------------------------------------------------------------------- running it
-
-
-@asynccontextmanager
-async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> AsyncIterator[str]:
-    """The proxy, listening; the URL it is reached at. Leaving lets running requests end within `grace` seconds."""
-    options, log = config.upstream, parts.log
-    timeouts = Timeouts(options.connect_timeout, options.idle_timeout)
-    key = options.api_key.reveal() if options.api_key else ""
-    base = Base.of(options.base_url)
-    with logs.adopted(log):
-        async with (
-            Upstream(timeouts) as upstream,
-            _summaries(config, parts, upstream, base, key) as summaries,
-        ):
-            around = Surroundings(
-                upstream=upstream,
-                base=base,
-                key=key,
-                summaries=summaries,
-                tokenizer=parts.tokenizer,
-                memories=parts.memories,
-                ledger=Ledger(asyncio.get_running_loop().time),
-                clock=asyncio.get_running_loop().time,
-            )
-            server = Server(config, around, log)
-            async with _listening(config, server, grace) as url:
-                log.info("listening", url=url, upstream=options.base_url)
-                if key and not is_loopback(config.listen):
-                    # B134: whoever reaches the address can use the key.
-                    log.warning("key_is_open_to_the_network", address=str(config.listen))
-                yield url
-
-
-@asynccontextmanager
-async def _summaries(
-    config: Config, parts: Parts, upstream: Upstream, base: Base, key: str
-) -> AsyncIterator[Summaries]:
-    """The owner of the side calls, for as long as there is an upstream."""
-    caller = SideCaller(upstream, config.side_calls, base, key=key)
-    summaries = Summaries(caller, parts.memories.keep, parts.log, prepares=_has_room_for_side_calls(config))
-    try:
-        yield summaries
-    finally:
-        await summaries.close()
-
-
-def _has_room_for_side_calls(config: Config) -> bool:
-    """Whether a side call in the background delays nobody.
-
-    On a server with one slot it would keep the client's next request waiting and throw out its prompt cache, and
-    nearly every server on the user's own machine has one slot.
-    """
-    if config.side_calls.base_url is not None:
-        return True
-    host = urlsplit(config.upstream.base_url).hostname or ""
-    slots = config.upstream.slots or (1 if is_loopback(Address(host, 0)) else 2)
-    return slots > 1
-
-
-async def serve(config: Config, parts: Parts, *, grace: float = GRACE) -> None:
-    """Run the proxy until SIGTERM or SIGINT; a second signal ends it at once."""
-    stop = asyncio.Event()
-    with _signals(stop.set):
-        async with running(config, parts, grace=grace):
-            await stop.wait()
-            parts.log.info("stopping", grace_seconds=grace)
-
-
-@asynccontextmanager
-async def _listening(config: Config, server: Server, grace: float) -> AsyncIterator[str]:
-    library = _Library(server.handle)
-    # The size cap of 1 MiB is the library's `request.read()`; bodies are read here piece by piece without it (B91).
-    runner = web.ServerRunner(library, shutdown_timeout=_LAST_SECOND)
-    await runner.setup()
-    site = web.TCPSite(runner, config.listen.host, config.listen.port, backlog=_BACKLOG)
-    try:
-        await site.start()
-    except OSError as cause:
-        await runner.cleanup()
-        raise CannotListen(
-            f"Cannot listen on {config.listen}: {cause.strerror or cause}. Name another address with --listen."
-        ) from cause
-    try:
-        yield _url(runner)
-    finally:
-        await site.stop()
-        await server.drain(grace)
-        await runner.cleanup()
-
-
-class _Library(web.Server):
-    """The library's server, with its defaults set for a proxy."""
-
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
-        # Cancellation is off by default: the upstream would go on writing for a client that left (B106).
-        super().__init__(handler, handler_cancellation=True)
-
-    def __call__(self) -> web.RequestHandler:
-        """One connection."""
-        return _Connection(
-            self,
-            loop=asyncio.get_running_loop(),
-            auto_decompress=False,  # or a body would no longer match its Content-Encoding, which goes on with it (B92)
-            max_line_size=LINE_BYTES,  # 8,190 by default: a long token or cookie would be refused (B99)
-            max_field_size=LINE_BYTES,
-            max_headers=MOST_HEADERS,
-            access_log=None,  # type: ignore[arg-type] # documented so; it would write queries, and more than a line
-        )
-
-
-class _Connection(web.RequestHandler):
-    """The library's connection, whose own error pages would quote the request (B131)."""
-
-    __slots__ = ()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Answer what is no HTTP, or what failed outside of our own handler. The connection ends with it."""
-        self.logger.warning("unreadable request, status %s", status, exc_info=exc)
-        if request.writer.output_size > 0:
-            raise ConnectionError("An answer has begun; there can be no other.")
-        said = chat.error_body(
-            "This request cannot be read as HTTP/1.1.", "invalid_request_error", "bad_request"
-        )
-        answer = web.Response(status=status, body=said, content_type="application/json")
-        answer.force_close()
-        return answer
-
-
-_LAST_SECOND: Final = 1.0
-"""Seconds for what is left after the grace time, which is nothing but what ignores its cancellation."""
-
-_BACKLOG: Final = 1024
-"""Connections that may wait to be accepted. 128 by default: less than one burst of a large group of agents."""
-
-
-def _url(runner: web.ServerRunner) -> str:
-    host, port, *_ = runner.addresses[0]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """The first SIGTERM or SIGINT calls `stop`, the next one does what it does to any process."""
-    loop = asyncio.get_running_loop()
-
-    def release() -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(each)
-
-    def first() -> None:
-        release()
-        stop()
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, first)
-    try:
-        yield
-    finally:
-        release()

@@ -20,7 +20,8 @@ from proxy.context.tokens import Size
 from proxy.edge import logs
 from proxy.edge.memories import Memories
 from proxy.edge.performer import Measures, Remembers
-from proxy.edge.server import Parts, running
+from proxy.edge.server import Parts
+from proxy.edge.service import running
 from proxy.stores.memory import MemoryStore
 
 

@@ -178,7 +178,8 @@ SERVING = """
 import asyncio, sys
 from proxy.config import Address, Config, LogFormat, LogOptions, Upstream
 from proxy.edge import logs
-from proxy.edge.server import Parts, serve
+from proxy.edge.server import Parts
+from proxy.edge.service import serve
 from tests.edge.proxied import Lettered, memories
 
 options = LogOptions(format=LogFormat.JSON)

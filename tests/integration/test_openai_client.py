@@ -10,7 +10,7 @@ from proxy.config import Flags, LogFormat, LogLevel, LogOptions, load
 from proxy.demo import run as demo
 from proxy.demo.rules import Temper
 from proxy.demo.upstream import DemoUpstream
-from proxy.edge import logs, server
+from proxy.edge import logs, service
 from proxy.edge.memories import Memories
 from proxy.edge.server import Parts
 from proxy.edge.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ async def client(upstream: DemoUpstream) -> AsyncIterator[openai.AsyncOpenAI]:
     memories = Memories(store, upstream.base_url)
     parts = Parts(tokenizer, memories, log)
     async with (
-        server.running(config, parts) as url,
+        service.running(config, parts) as url,
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="a-key", max_retries=0) as made,
     ):
         yield made
