@@ -7,6 +7,7 @@ from typing import Any
 
 from proxy import exchange
 from proxy.context import calibration, summary, tokens
+from proxy.context.budget import Window
 from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration, CalibrationPolicy
 from proxy.context.conversation import Reader
 from proxy.context.edits import Edits, decode, encode
@@ -15,6 +16,8 @@ from proxy.exchange import (
     Accepted,
     Ask,
     Command,
+    Discover,
+    Discovered,
     Learn,
     LookUp,
     Measure,
@@ -70,7 +73,8 @@ class Desk:
     may_ask: bool = True
     calibration: Calibration = UNCALIBRATED
     anchors: dict[str, tuple[Anchor, ...]] = field(default_factory=dict)
-    windows: dict[str, int] = field(default_factory=dict)
+    windows: dict[str, Window] = field(default_factory=dict)
+    discovered: Window | None = None
     refuses_usage: bool = False
 
     def run(self, body: bytes) -> Verdict:
@@ -96,6 +100,8 @@ class Desk:
         match command:
             case LookUp():
                 return self.memory(command)
+            case Discover():
+                return Discovered(self.discovered)
             case Measure(messages=messages, extras=extras):
                 sizes = tuple(tokens.message_size(message, count, "") for message in messages)
                 return Measured(sizes, tokens.extras_size(extras, count, ""))
@@ -105,11 +111,8 @@ class Desk:
             case Prepare(order=order):
                 self.summarise(order)
                 return None
-            case Save(key=key, edits=edits, replaces=True):
-                self.checkpoints[key] = edits
-                return edits
-            case Save(key=key, edits=edits):
-                return self.checkpoints.setdefault(key, self.on_save or edits)
+            case Save():
+                return self.save(command)
             case Send():
                 return self.answers[min(len(self.sent), len(self.answers)) - 1]
             case Relay():
@@ -117,6 +120,13 @@ class Desk:
             case Learn():
                 self.learn(command)
                 return None
+
+    def save(self, command: Save) -> Edits:
+        """The edits that are there then."""
+        if command.replaces:
+            self.checkpoints[command.key] = command.edits
+            return command.edits
+        return self.checkpoints.setdefault(command.key, self.on_save or command.edits)
 
     def memory(self, command: LookUp) -> Memory:
         found = [key for key in command.chain if key in self.checkpoints]

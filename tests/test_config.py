@@ -509,6 +509,7 @@ def test_the_resolved_view_is_yaml_with_every_option_and_hidden_keys(folder: Pat
         "tenant",
         "log",
         "side_calls",
+        "discovery",
         "checkpoints",
         "models",
     ]

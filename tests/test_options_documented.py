@@ -16,8 +16,10 @@ import pytest
 import yaml
 
 from proxy.config import Flags, ModelRule, load
+from proxy.config.forms import REQUIRED, Option, Section
 from proxy.config.kinds import Wrong
-from proxy.config.options import FLAGS, MODELS, REQUIRED, ROOT, Option, Section, walk
+from proxy.config.model_options import MODELS
+from proxy.config.options import FLAGS, ROOT, walk
 from proxy.context.policy import ModelPolicy
 
 EXAMPLE: Final = Path(__file__).resolve().parents[1] / "config.example.yaml"

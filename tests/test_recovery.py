@@ -1,13 +1,15 @@
 """A main call that was refused as too long: what is learned, what is sent again, and what is passed on as it is."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from proxy.context.budget import REFUSAL, SILENT_CUT, Window
 from proxy.context.policy import ModelPolicy
-from proxy.exchange import Accepted, Command, Learn, Outcome, Refused, Relay, Send
+from proxy.exchange import Accepted, Command, Learn, Outcome, Refused, Relay, Send, Verdict
 from proxy.wire.usage import Usage
 from tests.desk import Desk
 from tests.test_exchange import body, chat
@@ -35,7 +37,7 @@ def test_b61_b64_a_window_that_a_refusal_tells_is_learned_and_the_request_sent_a
     assert (verdict.status, verdict.window) == (200, 1000)
     assert verdict.forwarded is not None
     assert verdict.forwarded <= 1000
-    assert set(desk.windows.values()) == {1000}
+    assert set(desk.windows.values()) == {Window(1000, REFUSAL)}
     desk.run(body(*chat(13)))
     assert len(desk.sent) == 3, "later requests are cut before they are refused"
 
@@ -129,7 +131,7 @@ def test_what_was_learned_is_remembered_for_the_tenants_model_alone() -> None:
     desk = Desk(OPEN, answers=[too_long(1000, 1650), Accepted(200)], usage=Usage(900, 5))
     desk.run(body(*chat(12)))
     lessons = [command for command in desk.done if isinstance(command, Learn) and command.window]
-    assert [(len(lesson.who), lesson.window) for lesson in lessons] == [(32, 1000)]
+    assert [(len(lesson.who), lesson.window) for lesson in lessons] == [(32, Window(1000, REFUSAL))]
     assert len([command for command in desk.done if isinstance(command, Relay)]) == 1
 
 
@@ -166,7 +168,7 @@ def test_a_window_below_what_the_conversation_was_served_is_not_believed() -> No
 def test_a_proved_window_is_taken_back_when_more_than_it_has_been_served() -> None:
     desk = Desk(OPEN, answers=[too_long(1000, 1650), Accepted(200)], usage=Usage(900, 5))
     desk.run(body(*chat(12)))
-    assert set(desk.windows.values()) == {1000}
+    assert set(desk.windows.values()) == {Window(1000, REFUSAL)}
     desk.usage = Usage(1200, 5)
     desk.run(body(*chat(13)))
     assert desk.windows == {}
@@ -194,3 +196,59 @@ def test_a_refusal_that_changes_nothing_is_not_told_as_a_recovery() -> None:
     verdict = desk.run(body(head, {"role": "user", "content": "go"}))
     assert verdict.actions == "none"
     assert dict(next(c for c in desk.done if isinstance(c, Relay)).headers)["x-context-actions"] == "none"
+
+
+# --- silent cuts ---------------------------------------------------------------------------------------------
+
+
+def growing(turns: range) -> Iterator[bytes]:
+    """A conversation that is sent whole each time, a few turns longer than before."""
+    said = chat(turns.start)
+    for number in turns:
+        said += [{"role": "assistant", "content": f"answer {number} " * 50}]
+        said += [{"role": "user", "content": f"question {number} " * 50}]
+        yield body(*said)
+
+
+def silently_cut(desk: Desk, window: int, turns: range) -> list[Verdict]:
+    """A growing conversation with a server that counts no more than its window, whatever it is sent."""
+    verdicts = []
+    for number, request in enumerate(growing(turns)):
+        desk.usage = None
+        true = desk.run(request).raw or 0
+        desk.usage = Usage(min(true, window - number % 3 * 40), 5)
+        verdicts.append(desk.run(request))
+    return verdicts
+
+
+def test_b51_a_server_that_cuts_prompts_silently_is_found_out_and_its_window_kept_from_then_on() -> None:
+    desk = Desk(replace(OPEN, window=50_000))
+    verdicts = silently_cut(desk, 3_000, range(10, 30))
+    cut = [verdict.seems_cut for verdict in verdicts]
+    assert cut.count(True) >= 1
+    assert {window.source for window in desk.windows.values()} == {SILENT_CUT}
+    last = verdicts[-1]
+    assert last.window_source == SILENT_CUT
+    assert last.window is not None
+    assert 2_800 <= last.window <= 3_000
+    assert last.forwarded is not None
+    assert last.forwarded <= last.window
+    assert last.raw is not None
+    assert abs(last.forwarded - last.raw) <= 0.15 * last.raw, "what it reported moved no estimate"
+
+
+def test_b51_a_window_taken_from_a_silent_cut_is_given_back_when_more_is_counted() -> None:
+    desk = Desk(replace(OPEN, window=50_000))
+    silently_cut(desk, 3_000, range(10, 30))
+    assert desk.windows
+    desk.usage = Usage(4_000, 5)
+    desk.run(body(*chat(31)))
+    assert not desk.windows
+
+
+def test_b51_a_constant_count_of_a_few_tokens_is_no_window() -> None:
+    desk = Desk(OPEN, usage=Usage(300, 5))
+    verdicts = [desk.run(request) for request in growing(range(10, 20))]
+    assert verdicts[-1].seems_cut
+    assert not desk.windows
+    assert verdicts[-1].actions == "none"

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import yaml
 
-from proxy.config.options import ROOT, Option, Section
+from proxy.config.forms import Option, Section
+from proxy.config.options import ROOT
 from proxy.config.values import Config, ModelRule
 
 

@@ -15,8 +15,9 @@ from typing import Any, Final
 import yaml
 
 from proxy.config.environment import expand
+from proxy.config.forms import REQUIRED, Option, Section
 from proxy.config.kinds import Wrong, nearest
-from proxy.config.options import REQUIRED, ROOT, Option, Section, walk
+from proxy.config.options import ROOT, walk
 from proxy.config.values import ANY_MODEL, Mistake
 
 WHOLE_FILE: Final = "(file)"

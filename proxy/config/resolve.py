@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from proxy.config.forms import Option, Section
 from proxy.config.kinds import Wrong
-from proxy.config.options import FLAGS, MODELS, ROOT, Option, Section, walk
+from proxy.config.model_options import MODELS
+from proxy.config.options import FLAGS, ROOT, walk
 from proxy.config.reader import Reading, quoted
 from proxy.config.values import ANY_MODEL, Config, Flags, InvalidConfig, Mistake, ModelRule
 

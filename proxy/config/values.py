@@ -178,6 +178,21 @@ class SideCalls:
 
 
 @dataclass(frozen=True, slots=True)
+class Discovery:
+    """Asking the upstream for the windows that are not configured; times are seconds.
+
+    wait      the longest that a request waits for an answer
+    refresh   after which a window that was found is asked for anew
+    annotate  whether the windows gone by are added to the upstream's list of models
+    """
+
+    enabled: bool = True
+    wait: float = 1.0
+    refresh: float = 600.0
+    annotate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Bounds of what is remembered: so many checkpoints, seconds since the last use of one, bytes of all of them."""
 
@@ -212,6 +227,7 @@ class Config:
     log: LogOptions = LogOptions()
     side_calls: SideCalls = SideCalls()
     checkpoints: Checkpoints = Checkpoints()
+    discovery: Discovery = Discovery()
     models: tuple[ModelRule, ...] = (ModelRule(ANY_MODEL, ModelPolicy()),)
 
     def policy_for(self, model: object) -> ModelPolicy:

@@ -1,6 +1,7 @@
 """How many tokens a prompt may have: window, reserve, margin, budget, trigger, target.
 
-Rules. An unknown window gives no budget at all, and then nothing is compacted on account of size. The reserve never
+Rules. A configured window goes before one that was discovered, and neither stands above what answers have proved. An
+unknown window gives no budget at all, and then nothing is compacted on account of size. The reserve never
 takes more than a quarter of the window, so that small windows still work. Everything is in tokens of the upstream,
 that is in calibrated tokens.
 """
@@ -22,6 +23,29 @@ NEW_CONVERSATION = 0.06
 
 LEAST_ANSWER = 16
 """A max_tokens is never lowered below this many tokens; below it an answer is worth nothing."""
+
+
+CONFIGURED = "configured"
+REFUSAL = "refusal"
+SILENT_CUT = "silent_cut"
+"""Where a window comes from: the configuration, a refusal on account of length, a server that cut prompts silently.
+One that the upstream told names its place in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The most tokens that an upstream takes, prompt and answer together, and where that comes from."""
+
+    tokens: int
+    source: str
+
+
+def believed(configured: int | None, told: Window | None, proved: Window | None) -> Window | None:
+    """The window to go by, None while nobody knows: the configured or else the told one, lowered to what is proved."""
+    stated = Window(configured, CONFIGURED) if configured else told
+    if stated is None or (proved is not None and proved.tokens < stated.tokens):
+        return proved
+    return stated
 
 
 @dataclass(frozen=True, slots=True)

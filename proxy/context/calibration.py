@@ -126,7 +126,9 @@ class Anchor:
     tip      the chain's name of the history that it was made of
     mark     digest of what else the count depends on: tools, reasoning
     growth, grown   reported and raw tokens of what was appended of late, the oldest fading
-    `odd` answers in a row were far off what was expected and agreed; `odd_reported` and `odd_raw` are the last.
+    peak, peak_raw  the largest report since the prompt was last cut, believed or not, and the raw tokens it was made of
+    `still` answers in a row stood still behind that. `odd` answers in a row were far off what was expected and agreed;
+    `odd_reported` and `odd_raw` are the last.
     """
 
     tip: str
@@ -138,6 +140,20 @@ class Anchor:
     odd: int = 0
     odd_reported: float = 0.0
     odd_raw: float = 0.0
+    peak: float = 0.0
+    peak_raw: float = 0.0
+    still: int = 0
+
+    @property
+    def seems_cut(self) -> bool:
+        """Whether the upstream seems to cut the prompts of this conversation silently."""
+        return self.still >= CONFIRMED
+
+    @property
+    def cut_to(self) -> int | None:
+        """The tokens to which it then cuts them; None where no report was ever near what was sent."""
+        is_plausible = self.peak >= PLAUSIBLE[0] * self.peak_raw
+        return int(self.peak) if self.seems_cut and is_plausible else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +225,9 @@ def follow(
         return anchor
     if max(raw_tokens, reported_tokens) < policy.min_tokens:
         return anchor
+    if stands_still(anchor, raw_tokens, reported_tokens):
+        return replace(anchor, still=anchor.still + 1)
+    anchor = _raised(anchor, raw_tokens, reported_tokens)
     if _is_odd(
         expect(known, anchor, policy),
         bool(anchor.raw) or known.samples >= SETTLED,
@@ -220,15 +239,30 @@ def follow(
         within = policy.lowest <= reported_tokens / raw_tokens <= policy.highest
         if odd < ENOUGH or not within:
             return replace(anchor, odd=odd, odd_reported=reported_tokens, odd_raw=raw_tokens)
-        anchor = Anchor(anchor.tip, anchor.mark)
-    if stands_still(anchor, raw_tokens, reported_tokens):
-        return anchor
+        anchor = replace(anchor, raw=0.0, reported=0.0, growth=0.0, grown=0.0)
     appended, told = raw_tokens - anchor.raw, reported_tokens - anchor.reported
     growth, grown = anchor.growth, anchor.grown
     if anchor.raw and appended >= _LEAST_GROWTH and _SLOPES[0] < told / appended < _SLOPES[1]:
         kept = exp(-appended / (HORIZON * anchor.raw + _SHORTEST_HORIZON))
         growth, grown = growth * kept + told, grown * kept + appended
-    return Anchor(anchor.tip, anchor.mark, raw_tokens, reported_tokens, growth, grown)
+    return replace(
+        anchor,
+        raw=raw_tokens,
+        reported=reported_tokens,
+        growth=growth,
+        grown=grown,
+        odd=0,
+        odd_reported=0.0,
+        odd_raw=0.0,
+    )
+
+
+def _raised(anchor: Anchor, raw: float, reported: float) -> Anchor:
+    """The anchor with its peak, after an answer that did not stand still."""
+    was_cut = raw < anchor.peak_raw * SHRUNK
+    if was_cut or reported > anchor.peak:
+        return replace(anchor, peak=reported, peak_raw=raw, still=0)
+    return replace(anchor, still=0)
 
 
 _LEAST_GROWTH = 50
@@ -244,12 +278,22 @@ _SHORTEST_HORIZON = 500
 """Raw tokens."""
 
 
-def stands_still(anchor: Anchor | None, raw_tokens: float, reported_tokens: float) -> bool:
-    """Whether a report hardly changed though clearly more was sent: that of a server which silently cuts prompts."""
-    if anchor is None or not anchor.raw:
-        return False
-    appended, told = raw_tokens - anchor.raw, reported_tokens - anchor.reported
-    return appended >= 2 * _LEAST_GROWTH and abs(told) < STANDSTILL * appended
+CONFIRMED = 2
+"""Answers in a row that stood still, after which the upstream is taken to cut prompts."""
+
+HALF = 0.5
+"""Share of the largest report below which a later one says something else: tokens read from a cache left out, say."""
+
+
+def stands_still(anchor: Anchor, raw_tokens: float, reported_tokens: float) -> bool:
+    """Whether a report is hardly above the largest so far though clearly more was sent than for that.
+
+    So report servers that silently cut prompts. They drop whole messages or the middle, so that reports go up and down
+    below the window, but not below half of it.
+    """
+    appended, told = raw_tokens - anchor.peak_raw, reported_tokens - anchor.peak
+    is_more = anchor.peak > 0 and appended >= 2 * _LEAST_GROWTH
+    return is_more and reported_tokens >= HALF * anchor.peak and told < STANDSTILL * appended
 
 
 def _agrees(odd: int, was_reported: float, was_raw: float, reported: float, raw: float) -> bool:

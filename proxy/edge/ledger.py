@@ -37,6 +37,7 @@ class Conversation:
     requests: int = 0
     compactions: int = 0
     window: int | None = None
+    window_source: str = ""
     original_tokens: int | None = None
     forwarded_tokens: int | None = None
     last_action: str = "none"
@@ -66,7 +67,8 @@ class Ledger:
             self._by_tip.popitem(last=False)
         now = self._clock()
         entry.messages, entry.requests, entry.seen_at = len(chain), entry.requests + 1, now
-        entry.window, entry.last_action = verdict.window, verdict.actions
+        entry.window, entry.window_source = verdict.window, verdict.window_source
+        entry.last_action = verdict.actions
         entry.original_tokens, entry.forwarded_tokens = verdict.original, verdict.forwarded
         entry.pins, entry.pins_in_view = verdict.pins, verdict.pins_kept
         if verdict.checkpoint_id and verdict.checkpoint_id != entry.checkpoint:
@@ -86,6 +88,7 @@ class Ledger:
                 "messages": entry.messages,
                 "requests": entry.requests,
                 "window": entry.window,
+                "window_source": entry.window_source or "unknown",
                 "original_tokens": entry.original_tokens,
                 "forwarded_tokens": entry.forwarded_tokens,
                 "last_action": entry.last_action,

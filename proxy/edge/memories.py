@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from proxy.context import calibration
+from proxy.context.budget import REFUSAL, Window
 from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration, CalibrationPolicy
 from proxy.context.edits import Edits, decode, encode
 from proxy.edge.lessons import INTERVAL, Lessons
@@ -25,15 +26,16 @@ from proxy.exchange import Learn, Memory
 from proxy.stores import Store
 
 PROOF_AGE: Final = 86_400.0
-"""Seconds for which a refusal proves a window: a server may come back with a larger one."""
+"""Seconds for which an answer proves a window: a server may come back with a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvedWindow:
-    """What a refusal left possible, in tokens, and when it came, in seconds since the epoch."""
+    """What an answer left possible, in tokens, when it came, in seconds since the epoch, and what it was."""
 
     tokens: int
     at: float
+    source: str = REFUSAL
 
 
 class Memories:
@@ -95,7 +97,7 @@ class Memories:
         if lesson.anchors:
             self._lessons.put(f"{_ANCHORS}:{lesson.opening}", msgspec.json.encode(lesson.anchors))
         if lesson.window is not None:
-            proved = ProvedWindow(lesson.window, self._clock())
+            proved = ProvedWindow(lesson.window.tokens, self._clock(), lesson.window.source)
             self._lessons.put(f"{_WINDOW}:{lesson.who}", msgspec.json.encode(proved))
         key = self._key(_CALIBRATION, lesson.model)
         with contextlib.suppress(StoreUnavailable):  # the next answer teaches the same
@@ -128,7 +130,7 @@ class Memories:
         """Write what was learned and not yet written."""
         await self._lessons.close()
 
-    def _window(self, stored: bytes | None) -> int | None:
+    def _window(self, stored: bytes | None) -> Window | None:
         """A proved window, for as long as the proof is believed."""
         try:
             proved = None if stored is None else _WINDOW_CODEC.decode(stored)
@@ -136,7 +138,7 @@ class Memories:
             return None
         if proved is None or not 0 <= self._clock() - proved.at <= PROOF_AGE:
             return None
-        return proved.tokens or None
+        return Window(proved.tokens, proved.source) if proved.tokens else None
 
     def _key(self, kind: str, model: str) -> str:
         names = msgspec.json.encode([self._upstream, model.encode("utf-8", "surrogatepass")])

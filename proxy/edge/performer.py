@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
+from proxy.context.budget import Window
 from proxy.context.calibration import CalibrationPolicy
 from proxy.context.conversation import Message
 from proxy.context.edits import Edits
@@ -27,6 +28,8 @@ from proxy.exchange import (
     Accepted,
     Ask,
     Command,
+    Discover,
+    Discovered,
     Exchange,
     Learn,
     LookUp,
@@ -94,6 +97,14 @@ class Measures(Protocol):
         ...
 
 
+class Discovers(Protocol):
+    """Knows which windows the upstream tells."""
+
+    async def window(self, who: str, model: str, origin: Origin) -> Window | None:
+        """The model's window as it is told to `who`, the tenant's model."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all requests share. `key` is the configured credential or empty; `clock` tells seconds."""
@@ -104,6 +115,7 @@ class Surroundings:
     summaries: Summaries
     tokenizer: Measures
     memories: Remembers
+    discovery: Discovers
     ledger: Ledger
     clock: Callable[[], float]
 
@@ -166,6 +178,8 @@ class Performer:
         match command:
             case LookUp():
                 return self._recall(command)
+            case Discover():
+                return self._discover(command)
             case Measure():
                 return self._measure(command)
             case Ask():
@@ -192,6 +206,9 @@ class Performer:
         matched = bool(memory.edits or memory.summaries)
         self._around.summaries.note_history(self._who, command.digests, matched=matched)
         return memory
+
+    async def _discover(self, command: Discover) -> Discovered:
+        return Discovered(await self._around.discovery.window(self._who, command.model, self._origin))
 
     async def _prepare(self, command: Prepare) -> None:
         self.prepared = command.order.key

@@ -25,9 +25,10 @@ from proxy.edge.downstream import ClientGone, Downstream, relay
 from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
 from proxy.edge.sidecalls import Origin
 from proxy.edge.upstream import Body, Upload
+from proxy.edge.windows import MODEL_CHARACTERS, Windows
 from proxy.errors import BodyTooLarge, TransomError
 from proxy.exchange import Terms, Verdict, manage
-from proxy.wire import chat
+from proxy.wire import chat, model_list
 from proxy.wire.chat import ChatRequest, NotManaged
 
 LAST_SECOND: Final = 1.0
@@ -78,8 +79,7 @@ class Server:
         self._reader = Reader()
         self._running: set[asyncio.Task[object]] = set()
         self._stopping = False
-        self._without_window: set[str] = set()
-        self._cutting: set[str] = set()
+        self._windows = Windows(config, log)
         self.unmanaged: Counter[str] = Counter()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -188,8 +188,7 @@ class Server:
             with self._around.summaries.main_call():
                 visit.verdict = await performer.run(manage(request, terms))
             visit.upstream_status = visit.verdict.status
-            self._note_unknown_window(visit.verdict)
-            self._note_trouble(visit.verdict)
+            self._windows.note(terms.tenant, visit.verdict)
             kept = (*performer.kept, performer.prepared)
             self._around.ledger.note(performer.chain, visit.verdict, kept)
         finally:
@@ -203,7 +202,7 @@ class Server:
             policy=policy,
             mode=visit.mode or policy.mode,
             upstream=self._config.upstream.base_url,
-            tenant=_tenant(visit.origin, self._config.tenant),
+            tenant=self._tenant(visit.origin),
             count=partial(self._around.tokenizer.count, encoding=encoding_for(request.model)),
             summary_model=summary_model,
             summary_window=self._config.policy_for(summary_model).window if summary_model else None,
@@ -227,17 +226,27 @@ class Server:
     async def _pass(self, visit: Visit, body: Body, added: tuple[tuple[str, str], ...] = ()) -> None:
         around, origin = self._around, visit.origin
         length = len(body) if isinstance(body, bytes) else None
-        fields = headers.for_upstream(origin.fields, length=length, key=around.key)
+        annotates = self._annotates(visit)
+        fields = headers.for_upstream(origin.fields, length=length, unencoded=annotates, key=around.key)
         url = headers.join(around.base, origin.path, origin.query)
         began = around.clock()
         reply = await around.upstream.call(visit.method, url, fields, body)
         visit.spent["send"] = around.clock() - began
         visit.upstream_status = reply.status
         try:
-            if not await relay(reply, visit.client, added=added):
+            rewrites = annotates and reply.status == 200 and not headers.is_encoded(reply.headers)
+            tap = self._windows.annotator(self._tenant(origin)) if rewrites else None
+            if not await relay(reply, visit.client, added=added, tap=tap, rewrites=rewrites):
                 visit.reason = "upstream_broke"
         finally:
             reply.close()
+
+    def _annotates(self, visit: Visit) -> bool:
+        is_list = visit.method == hdrs.METH_GET and model_list.is_model_list(visit.origin.path)
+        return is_list and self._config.discovery.annotate and visit.mode is not Mode.OFF
+
+    def _tenant(self, origin: Origin) -> str:
+        return _tenant(origin, self._config.tenant)
 
     def _note_unmanaged(self, visit: Visit) -> None:
         path = visit.origin.path
@@ -248,27 +257,6 @@ class Server:
         visit.reason = "endpoint_not_managed"
         if self.unmanaged[endpoint] == 1:
             self._log.warning("endpoint_not_managed", endpoint=endpoint)
-
-    def _note_trouble(self, verdict: Verdict) -> None:
-        """What tells that the configured window is larger than the real one; the latter once per model."""
-        model = verdict.model[:_MODEL_CHARACTERS]
-        if verdict.recovered:
-            self._log.warning("prompt_was_refused", model=model, window=verdict.window)
-        if verdict.stands_still and model not in self._cutting and len(self._cutting) < _MOST_TOLD:
-            self._cutting.add(model)
-            self._log.warning(
-                "prompt_seems_cut", model=model, counted=verdict.reported, window=verdict.window
-            )
-
-    def _note_unknown_window(self, verdict: Verdict) -> None:
-        """Once per model, for the first few hundred: names are the clients' to invent."""
-        model = verdict.model[:_MODEL_CHARACTERS]
-        if verdict.window is not None or verdict.mode is not Mode.MANAGE or model in self._without_window:
-            return
-        if len(self._without_window) < _MOST_TOLD:
-            self._without_window.add(model)
-            effect = "nothing is compacted until the upstream refuses a prompt"
-            self._log.warning("window_unknown", model=model, effect=effect)
 
     # --- bodies -----------------------------------------------------------------------------------------------
 
@@ -324,7 +312,7 @@ class Server:
         if visit.mode is not None:
             told["mode"] = str(visit.mode)
         if visit.model:
-            told["model"] = visit.model[:_MODEL_CHARACTERS]
+            told["model"] = visit.model[:MODEL_CHARACTERS]
         if visit.reason:
             told["reason"] = visit.reason
         if visit.verdict is not None:
@@ -334,15 +322,11 @@ class Server:
         self._log.info("request", **told)
 
 
-_MOST_TOLD: Final = 500
-_MODEL_CHARACTERS: Final = 100
-"""A model's name is the client's text; the log takes no more of it."""
-
-
 def _told_of(verdict: Verdict) -> dict[str, object]:
     """What the event says of a managed request; tokens throughout."""
     told: dict[str, object] = {
         "window": verdict.window,
+        "window_source": verdict.window_source or "unknown",
         "tokens": verdict.forwarded,
         "original_tokens": verdict.original,
         "raw_tokens": verdict.raw,

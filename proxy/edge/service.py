@@ -15,9 +15,11 @@ from aiohttp import web
 
 from proxy.config import Address, Config, is_loopback
 from proxy.edge import logs
+from proxy.edge.discovery import Discovery
 from proxy.edge.headers import Base
 from proxy.edge.ledger import Ledger
 from proxy.edge.performer import Surroundings
+from proxy.edge.questions import Questions
 from proxy.edge.server import LAST_SECOND, Parts, Server
 from proxy.edge.sidecalls import SideCaller
 from proxy.edge.summaries import Summaries
@@ -40,6 +42,7 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
         async with (
             Upstream(timeouts) as upstream,
             _summaries(config, parts, upstream, base, key) as summaries,
+            _discovery(config, Questions(upstream, base, key)) as discovery,
         ):
             around = Surroundings(
                 upstream=upstream,
@@ -48,6 +51,7 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
                 summaries=summaries,
                 tokenizer=parts.tokenizer,
                 memories=parts.memories,
+                discovery=discovery,
                 ledger=Ledger(asyncio.get_running_loop().time),
                 clock=asyncio.get_running_loop().time,
             )
@@ -71,6 +75,16 @@ async def _summaries(
         yield summaries
     finally:
         await summaries.close()
+
+
+@asynccontextmanager
+async def _discovery(config: Config, questions: Questions) -> AsyncIterator[Discovery]:
+    """The owner of the questions about windows, for as long as there is an upstream."""
+    discovery = Discovery(questions, config.discovery, asyncio.get_running_loop().time)
+    try:
+        yield discovery
+    finally:
+        await discovery.close()
 
 
 def _has_room_for_side_calls(config: Config) -> bool:

@@ -4,6 +4,8 @@ from proxy.exchange.commands import (
     Accepted,
     Ask,
     Command,
+    Discover,
+    Discovered,
     Learn,
     LookUp,
     Measure,
@@ -24,7 +26,7 @@ from proxy.exchange.course import Exchange, manage
 from proxy.exchange.verdict import SideCall, Terms, Verdict
 
 __all__ = [
-    "Accepted", "Ask", "Command", "Exchange", "Learn", "LookUp", "Measure", "Measured", "Memory", "Order", "Outcome",
-    "Prepare", "Refused", "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms",
-    "Verdict", "manage",
+    "Accepted", "Ask", "Command", "Discover", "Discovered", "Exchange", "Learn", "LookUp", "Measure",
+    "Measured", "Memory", "Order", "Outcome", "Prepare", "Refused", "Relay", "Relayed", "Save", "Send",
+    "SideCall", "SideCallFailed", "Summarised", "Terms", "Verdict", "manage",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from proxy.context import budget, calibration, checkpoint, pins, planner, rawjson, view
-from proxy.context.budget import Budget
+from proxy.context.budget import Budget, Window
 from proxy.context.calibration import Anchor, Expected
 from proxy.context.conversation import Conversation
 from proxy.context.edits import NOTHING, Edits
@@ -80,6 +80,12 @@ PEEK_FROM = 0.5
 PEEK_FROM_TOKENS = 2000
 """Share of the window, and tokens where none is known, over which a stream may turn out to be a refusal."""
 
+FAR_BELOW = 0.5
+"""Share of the estimate; natural text was never counted at less than 0.75 of it."""
+
+LEAST_CUT = 1024
+"""Tokens; a smaller window is not believed for a report that stood still: some servers report constants."""
+
 MOST_ANCHORS = 4
 """Conversations with one beginning whose counts are kept."""
 
@@ -113,6 +119,8 @@ class Case:
     terms: Terms
     memory: Memory
     measured: Measured
+    discovered: Window | None = None
+    """What the upstream tells of the model's window; asked only where none is configured."""
 
     @property
     def request(self) -> ChatRequest:
@@ -137,17 +145,21 @@ class Case:
         return calibration.expect(self.memory.calibration, self.anchor, self.terms.policy.calibration)
 
     @cached_property
-    def window(self) -> int | None:
-        """The configured window, but never above what a refusal has proved; None while nobody knows."""
-        known = [window for window in (self.terms.policy.window, self.memory.window) if window]
-        return min(known, default=None)
+    def window(self) -> Window | None:
+        """The window to go by; None while nobody knows."""
+        return budget.believed(self.terms.policy.window, self.discovered, self.memory.window)
+
+    @property
+    def stated(self) -> int:
+        """The window that configuration or upstream state, in tokens; 0 where neither does."""
+        return self.terms.policy.window or (self.discovered.tokens if self.discovered else 0)
 
     @cached_property
     def budget(self) -> Budget | None:
         """None while the window is unknown."""
         policy = self.terms.policy
         return budget.work_out(
-            self.window,
+            self.window.tokens if self.window else None,
             self.request.output_limit,
             reserve_output=policy.reserve_output,
             margin=policy.margin,
@@ -288,7 +300,8 @@ class Case:
         return Verdict(
             self.request.model,
             self.terms.mode,
-            window=self.budget.window if self.budget else None,
+            window=self.window.tokens if self.window else None,
+            window_source=self.window.source if self.window else "",
             trigger=self.budget.trigger if self.budget else None,
             original=self.tokens(raw),
             forwarded=self.tokens(raw),
@@ -310,37 +323,49 @@ class Case:
         """What the upstream is expected to count of so many raw tokens."""
         return round(self.expected.tokens(raw))
 
-    def stands_still(self, verdict: Verdict) -> bool:
+    def seems_cut(self, verdict: Verdict) -> bool:
         """Whether this answer's count is that of a server which silently cut the prompt."""
-        if verdict.raw is None or verdict.reported is None:
+        if verdict.reported is None or verdict.raw is None or not self._counts_text:
             return False
-        return calibration.stands_still(self.anchor, verdict.raw, verdict.reported)
+        least = FAR_BELOW * min(verdict.raw, verdict.forwarded or 0)
+        is_long = verdict.raw >= self.terms.policy.calibration.min_tokens
+        return (is_long and verdict.reported < least) or self._followed(verdict).seems_cut
+
+    @property
+    def _counts_text(self) -> bool:
+        """Whether a count says something of the text: the cost of pictures is a guess."""
+        return bool(self.chain) and not any(size.has_media for size in self.measured.sizes)
+
+    def _followed(self, verdict: Verdict) -> Anchor:
+        """This conversation's anchor after the answer."""
+        begun = replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
+        policy = self.terms.policy.calibration
+        return calibration.follow(self.memory.calibration, begun, verdict.raw, verdict.reported, policy)
 
     def lesson(self, verdict: Verdict) -> Learn | None:
         """What the answer taught; None when it told no count, or one of pictures, whose cost is a guess."""
-        if verdict.reported is None or any(size.has_media for size in self.measured.sizes):
+        if verdict.reported is None or not self._counts_text:
             return None
-        anchors: tuple[Anchor, ...] = ()
-        if self.chain:
-            begun = replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
-            policy = self.terms.policy.calibration
-            mine = calibration.follow(self.memory.calibration, begun, verdict.raw, verdict.reported, policy)
-            others = tuple(each for each in self.memory.anchors if each is not self.anchor)
-            anchors = (mine, *others)[:MOST_ANCHORS]
-        is_still = self.stands_still(verdict)
+        mine = self._followed(verdict)
+        others = tuple(each for each in self.memory.anchors if each is not self.anchor)
         return Learn(
             self.request.model,
-            raw_tokens=None if is_still else verdict.raw,
-            reported_tokens=None if is_still else verdict.reported,
+            raw_tokens=None if mine.still else verdict.raw,
+            reported_tokens=None if mine.still else verdict.reported,
             opening=self.sound.opening,
-            anchors=anchors,
+            anchors=(mine, *others)[:MOST_ANCHORS],
             who=self.sound.who,
-            window=NO_WINDOW if self._is_disproved(verdict.reported) else None,
+            window=self._proved(mine, verdict.reported),
         )
 
-    def _is_disproved(self, served: int) -> bool:
-        """Whether a prompt larger than what a refusal proved has just been served."""
-        return self.memory.window is not None and served > self.memory.window
+    def _proved(self, anchor: Anchor, served: int) -> Window | None:
+        """What the answer proves of the window; None where it is nothing new."""
+        if self.memory.window is not None and served > self.memory.window.tokens:
+            return NO_WINDOW  # a prompt larger than what was proved has just been served
+        cut = anchor.cut_to
+        if cut is None or cut < LEAST_CUT or (self.window is not None and cut >= self.window.tokens):
+            return None
+        return Window(cut, budget.SILENT_CUT)
 
     def reason(self, verdict: Verdict) -> str:
         """Why the prompt is larger than it should be; a fixed word for the log, empty when all is well."""
@@ -353,7 +378,7 @@ class Case:
 
     def peeks(self, verdict: Verdict, attempt: int) -> bool:
         """Whether a stream's beginning is worth waiting for: the prompt is long, and could be sent once more."""
-        least = self.window * PEEK_FROM if self.window else PEEK_FROM_TOKENS
+        least = self.window.tokens * PEEK_FROM if self.window else PEEK_FROM_TOKENS
         could_be = self.terms.mode is Mode.MANAGE and self.request.stream and attempt <= MOST_RECOVERIES
         return could_be and verdict.forwarded is not None and verdict.forwarded > least
 

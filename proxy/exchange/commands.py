@@ -7,6 +7,7 @@ outcome can fail, the failure is a value of its own. Nothing here holds a creden
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from proxy.context.budget import Window
 from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration
 from proxy.context.conversation import Message
 from proxy.context.edits import Edits
@@ -38,8 +39,8 @@ class Memory:
 
     `summaries` maps keys of the chain to summaries of the prefixes that they name, written and not yet in force;
     `kept` are all keys of the chain under which anything is stored, shortest prefix first.
-    `anchors` are the counts of conversations that begin like this one, the newest first. `window` is the largest, in
-    tokens, that a refusal of late left possible.
+    `anchors` are the counts of conversations that begin like this one, the newest first. `window` is the largest that
+    answers of late left possible.
     `may_ask` is False where side calls have proved useless or cannot be shared.
     """
 
@@ -49,9 +50,23 @@ class Memory:
     may_ask: bool = True
     calibration: Calibration = UNCALIBRATED
     anchors: tuple[Anchor, ...] = ()
-    window: int | None = None
+    window: Window | None = None
     refuses_usage: bool = False
     kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Discover:
+    """Say what the upstream tells of this model's window, asking it if need be. Outcome: `Discovered`."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """The window as the upstream tells it; None where it tells none, or not in time."""
+
+    window: Window | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +189,15 @@ class Relayed:
     complete: bool
 
 
-NO_WINDOW = 0
-"""Takes back what a refusal proved."""
+NO_WINDOW = Window(0, "")
+"""Takes back what was proved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learn:
     """Remember what an answer taught: a pair of token counts, or that the model's upstream refuses `include_usage`.
 
-    `anchors` take the place of those that were found under `opening`; `window` is the most tokens that a refusal left
+    `anchors` take the place of those that were found under `opening`; `window` is the largest that this answer left
     possible for `who`.
     """
 
@@ -193,8 +208,10 @@ class Learn:
     opening: str = ""
     anchors: tuple[Anchor, ...] = ()
     who: str = ""
-    window: int | None = None
+    window: Window | None = None
 
 
-Command = LookUp | Measure | Ask | Prepare | Save | Send | Relay | Learn
-Outcome = Memory | Measured | Summarised | SideCallFailed | Edits | Accepted | Refused | Relayed | None
+Command = LookUp | Discover | Measure | Ask | Prepare | Save | Send | Relay | Learn
+Outcome = (
+    Memory | Discovered | Measured | Summarised | SideCallFailed | Edits | Accepted | Refused | Relayed | None
+)

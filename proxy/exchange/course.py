@@ -16,12 +16,14 @@ from proxy.context.planner import Plan
 from proxy.context.policy import Mode, OnOverflow
 from proxy.context.situation import NeedSizes
 from proxy.errors import ContextOverflow
-from proxy.exchange.case import MOST_RECOVERIES, Case, Draft, sound
+from proxy.exchange.case import MOST_RECOVERIES, Case, Draft, Sound, sound
 from proxy.exchange.changes import Changes
 from proxy.exchange.commands import (
     Accepted,
     Ask,
     Command,
+    Discover,
+    Discovered,
     Learn,
     LookUp,
     Measure,
@@ -48,13 +50,7 @@ Exchange = Generator[Command, Outcome, Verdict]
 
 def manage(request: ChatRequest, terms: Terms) -> Exchange:
     """The exchange of one chat request. Raises `ContextOverflow` where the policy is to refuse."""
-    known = sound(request, terms)
-    digests = tuple(message.digest for message in known.conversation.history)
-    look = LookUp(request.model, known.chain, digests, known.opening, known.who)
-    memory = _expect(Memory, (yield look))
-    ask = Measure(request.model, known.conversation.messages, request.extras)
-    case = Case(known, terms, memory, _expect(Measured, (yield ask)))
-
+    case = yield from _known(sound(request, terms), terms)
     going = yield from _prepared(case, case.begun(), 0)
     answer: Outcome = None
     for recovered in range(1, MOST_RECOVERIES + 2):
@@ -83,12 +79,25 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
 
     relayed = _expect(Relayed, (yield Relay(going.verdict.headers(), going.changes.strip_usage)))
     verdict = replace(going.verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
-    verdict = replace(verdict, stands_still=case.stands_still(verdict))
+    verdict = replace(verdict, seems_cut=case.seems_cut(verdict))
     if lesson := case.lesson(verdict):
         yield lesson
     if relayed.complete and (order := case.ahead(going.edits, going.draft)):
         yield Prepare(*order)
     return verdict
+
+
+def _known(known: Sound, terms: Terms) -> Generator[Command, Outcome, Case]:
+    """All that is there to decide from: what the stores hold, the window, the sizes."""
+    digests = tuple(message.digest for message in known.conversation.history)
+    model = known.request.model
+    look = LookUp(model, known.chain, digests, known.opening, known.who)
+    memory = _expect(Memory, (yield look))
+    window = None
+    if not terms.policy.window:
+        window = _expect(Discovered, (yield Discover(model))).window
+    ask = Measure(model, known.conversation.messages, known.request.extras)
+    return Case(known, terms, memory, _expect(Measured, (yield ask)), window)
 
 
 @dataclass(frozen=True, slots=True)

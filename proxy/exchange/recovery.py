@@ -7,6 +7,7 @@ window above the one that is known is not believed, nor one below what this conv
 
 from dataclasses import dataclass, replace
 
+from proxy.context.budget import REFUSAL, Window
 from proxy.context.calibration import Anchor
 from proxy.context.policy import Mode
 from proxy.exchange.case import Case
@@ -19,7 +20,7 @@ LEAST_WINDOW = 256
 """Tokens; a smaller window is no window."""
 
 PROOF_FROM = 1 / 8
-"""Share of the configured window below which a told one is used for the request, and not remembered: upstreams quote
+"""Share of the stated window below which a told one is used for the request, and not remembered: upstreams quote
 what users wrote, and users write about windows."""
 
 SAID_NOTHING = 0.8
@@ -45,16 +46,17 @@ def recovery(case: Case, verdict: Verdict, answer: Refused) -> Recovery | None:
     if window is None and anchor is None:
         guessed = int(verdict.forwarded * SAID_NOTHING)
         says_numbers = overflow.window or overflow.prompt
-        if says_numbers or guessed < LEAST_WINDOW or (case.window or guessed) < guessed:
+        known = case.window.tokens if case.window else guessed
+        if says_numbers or guessed < LEAST_WINDOW or known < guessed:
             return None
-        return Recovery(replace(case.memory, window=guessed), None)
+        return Recovery(replace(case.memory, window=Window(guessed, REFUSAL)), None)
     memory = case.memory
     if window is not None:
-        memory = replace(memory, window=window)
+        memory = replace(memory, window=Window(window, REFUSAL))
     if anchor is not None:
         memory = replace(memory, anchors=(anchor, *memory.anchors))
-    is_proof = window is not None and window >= (case.terms.policy.window or 0) * PROOF_FROM
-    lesson = Learn(case.request.model, who=case.sound.who, window=window) if is_proof else None
+    is_proof = window is not None and window >= case.stated * PROOF_FROM
+    lesson = Learn(case.request.model, who=case.sound.who, window=memory.window) if is_proof else None
     return Recovery(memory, lesson)
 
 
@@ -73,7 +75,9 @@ NEAR = 0.9
 def _window(case: Case, overflow: Overflow) -> int | None:
     """A window that is news: smaller than the one that is known, and not than what was served or refused."""
     told, served = overflow.window, case.anchor.reported if case.anchor else 0
-    if told is None or told < max(LEAST_WINDOW, served) or (case.window is not None and told >= case.window):
+    if told is None or told < max(LEAST_WINDOW, served):
+        return None
+    if case.window is not None and told >= case.window.tokens:
         return None
     contradicts = overflow.prompt is not None and overflow.completion is None and overflow.prompt <= told
     return None if contradicts else told

@@ -39,16 +39,18 @@ class Verdict:
 
     original   calibrated estimate of the client's request     forwarded  the same of what was sent
     raw        uncalibrated estimate of what was sent
-    `usage_based`: the estimates go on from what the upstream counted of this conversation's last prompt.
+    `window_source` says where the window comes from. `usage_based`: the estimates go on from what the upstream counted
+    of this conversation's last prompt.
     `checkpoint_id` names the edits in force, `summary_id` the prefix that their summary covers. `pins` counts the
     messages that configured patterns match, `pins_kept` those that are still in what was sent. `recovered` counts
-    the refusals on account of length that this call goes on from. `stands_still`: the upstream counted hardly more than
-    last time though clearly more was sent, as servers do that silently cut prompts.
+    the refusals on account of length that this call goes on from. `seems_cut`: the upstream counted far less than
+    was sent, or hardly more than before though clearly more was sent, as servers do that silently cut prompts.
     """
 
     model: str
     mode: Mode
     window: int | None = None
+    window_source: str = ""
     trigger: int | None = None
     original: int | None = None
     forwarded: int | None = None
@@ -61,7 +63,7 @@ class Verdict:
     pins: int = 0
     pins_kept: int = 0
     recovered: int = 0
-    stands_still: bool = False
+    seems_cut: bool = False
     side_calls: tuple[SideCall, ...] = ()
     status: int | None = None
     usage: Usage | None = None

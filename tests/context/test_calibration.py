@@ -157,3 +157,55 @@ def test_b51_a_constant_report_moves_no_anchor_however_small_the_steps_are() -> 
     anchor = counted([(1_500 + 220 * turn, min(1_500 + 220 * turn, 4_096)) for turn in range(60)])
     assert (anchor.raw, anchor.reported) == (4_140, 4_096), "the first that stood still, by a little"
     assert expect(UNCALIBRATED, anchor, POLICY).tokens(12_000) == pytest.approx(12_000, rel=0.1)
+
+
+def wobbling(window: int, steps: int) -> list[tuple[float, float]]:
+    """A server that drops whole old messages until the rest fits: reports go up and down below its window."""
+    gaps = (0, 250, 40, 700, 120, 1_000, 10)
+    prompts = [1_500 + 300 * turn for turn in range(steps)]
+    return [(each, each if each <= window else window - gaps[turn % 7]) for turn, each in enumerate(prompts)]
+
+
+def test_b51_reports_that_go_up_and_down_below_a_window_seem_cut_and_move_nothing() -> None:
+    anchor = counted(wobbling(4_096, 30))
+    assert anchor.seems_cut
+    assert anchor.cut_to is not None
+    assert 3_900 <= anchor.cut_to <= 4_096
+    assert expect(UNCALIBRATED, anchor, POLICY).tokens(12_000) == pytest.approx(12_000, rel=0.1)
+
+
+def test_b51_a_conversation_that_is_far_too_long_from_the_first_seems_cut_but_tells_no_window() -> None:
+    anchor = counted([(20_000 + 500 * turn, 2_050 - 13 * turn) for turn in range(6)])
+    assert anchor.seems_cut
+    assert anchor.cut_to is None
+    assert anchor.raw == 0, "nothing of it was believed"
+
+
+def test_b51_one_report_that_stands_still_says_nothing_yet() -> None:
+    anchor = counted([(5_000, 5_000), (5_400, 5_010)])
+    assert (anchor.still, anchor.seems_cut) == (1, False)
+    assert not counted([(5_000, 5_000), (5_400, 5_010), (5_800, 5_800)]).still
+
+
+def test_b54_reports_that_leave_out_what_was_read_from_a_cache_do_not_seem_cut() -> None:
+    anchor = counted([(8_000, 8_000), *[(8_000 + 600 * turn, 600) for turn in range(1, 20)]])
+    assert not anchor.seems_cut
+
+
+def test_a_prompt_that_we_cut_and_that_grows_again_with_lighter_text_does_not_seem_cut() -> None:
+    heavy = [(1_000.0 * turn, 1_400.0 * turn) for turn in range(2, 12)]
+    light = [(4_000.0 + 500 * turn, 3_200.0 + 400 * turn) for turn in range(30)]
+    assert not counted([*heavy, *light]).still
+
+
+@given(
+    st.lists(st.tuples(st.floats(100, 3_000), st.floats(0.7, 3.0)), min_size=2, max_size=40),
+    st.floats(1_000, 20_000),
+)
+def test_whatever_text_is_appended_a_server_that_counts_all_of_it_never_seems_to_cut(
+    appended: list[tuple[float, float]], first: float
+) -> None:
+    samples = [(first, first)]
+    for raw, slope in appended:
+        samples.append((samples[-1][0] + raw, samples[-1][1] + raw * slope))
+    assert not counted(samples).still

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.config import Address, Config, LogFormat, LogLevel, LogOptions, ModelRule
+from proxy.config import Address, Config, Discovery, LogFormat, LogLevel, LogOptions, ModelRule
 from proxy.config import Upstream as UpstreamOptions
 from proxy.context import tokens
 from proxy.context.conversation import Message
@@ -73,7 +73,11 @@ async def proxied(
     grace: float = 5.0,
     **fields: Any,
 ) -> AsyncIterator[Proxied]:
-    """The proxy in front of this base URL; `fields` are those of its `Config` that are not at their default."""
+    """The proxy in front of this base URL; `fields` are those of its `Config` that are not at their default.
+
+    Windows are not asked of the upstream unless a test says so: a script is for the requests that the test makes.
+    """
+    fields.setdefault("discovery", Discovery(enabled=False))
     config = Config(
         upstream=replace(options or UpstreamOptions(base_url, slots=4), base_url=base_url),
         listen=Address("127.0.0.1", 0),

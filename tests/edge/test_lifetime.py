@@ -176,14 +176,15 @@ async def until_refused(url: str) -> None:
 
 SERVING = """
 import asyncio, sys
-from proxy.config import Address, Config, LogFormat, LogOptions, Upstream
+from proxy.config import Address, Config, Discovery, LogFormat, LogOptions, Upstream
 from proxy.edge import logs
 from proxy.edge.server import Parts
 from proxy.edge.service import serve
 from tests.edge.proxied import Lettered, memories
 
 options = LogOptions(format=LogFormat.JSON)
-config = Config(upstream=Upstream(sys.argv[1]), listen=Address("127.0.0.1", 0), log=options)
+config = Config(upstream=Upstream(sys.argv[1]), listen=Address("127.0.0.1", 0), log=options,
+    discovery=Discovery(enabled=False))
 asyncio.run(serve(config, Parts(Lettered(), memories(), logs.build(options)), grace=20.0))
 """
 

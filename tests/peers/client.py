@@ -123,6 +123,10 @@ class RawClient:
         await self.send(request_bytes(method, target, host=host, body=body, headers=headers))
         return await self.read()
 
+    async def get(self, target: str, headers: Sequence[tuple[str, str]] = ()) -> Response:
+        """Gets a target."""
+        return await self.request("GET", target, None, headers)
+
     async def post(
         self,
         target: str,

@@ -5,12 +5,13 @@ line in `table.py`. Everything here is pure and total: no bytes and no JSON valu
 answer can cause is bounded.
 """
 
-from proxy.wire.dialects.discovery import Ask, Base, Found, Rank
+from proxy.wire.dialects.discovery import MODELS, Ask, Base, Found, Rank
 from proxy.wire.dialects.judge import classify, classify_event, says_nothing
 from proxy.wire.dialects.probes import PROBES, Probe, best
 from proxy.wire.dialects.rows import Exactness, Overflow
 
 __all__ = [
+    "MODELS",
     "PROBES",
     "Ask",
     "Base",

@@ -65,6 +65,11 @@ class Ask:
         path = self.path.partition("?")[0]
         return f"{self.method} {'v1' if self.base is Base.API else ''}{path}"
 
+    @property
+    def is_about_one_model(self) -> bool:
+        """Whether another model has another answer."""
+        return self.names_model or "{model}" in self.path
+
     def path_for(self, model: str) -> str:
         """The path and query below the base, the model's name in it escaped."""
         return self.path.replace("{model}", quote(model, safe="", errors="replace"))
