@@ -1,4 +1,8 @@
-"""LiteLLM's proxy: a sentence of its own around that of the upstream, which may be JSON."""
+"""LiteLLM's proxy: a sentence of its own around that of the upstream, which may be JSON.
+
+Its /utils/token_counter is no counter here: it counts by a tokenizer of its own, and by the provider's only for a few
+providers and when told to (documentation: docs.litellm.ai, Token Counting).
+"""
 
 from typing import Final
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from proxy.wire.dialects.counters import Counter
 from proxy.wire.dialects.discovery import MODELS, Ask, Base, Field, Rank, at, listed
 from proxy.wire.dialects.rows import PROMPT, WINDOW, Code, Dialect, wording
 
@@ -73,6 +74,15 @@ DIALECT: Final = Dialect(
             listed("data", "meta", "n_ctx_train"),
             Rank.TRAINED,
             "source: llama.cpp tools/server/server-context.cpp:4587; recorded: b11434, b11549",
+        ),
+    ),
+    counters=(
+        # Servers that lack it render by /apply-template and count that by /tokenize: two requests, left out here.
+        Counter(
+            Ask(Base.API, "/chat/completions/input_tokens", method="POST"),
+            "input_tokens",
+            "source: llama.cpp tools/server/server-context.cpp, handle_count_tokens (parses the body as a chat does); "
+            "recorded: b11549",
         ),
     ),
 )

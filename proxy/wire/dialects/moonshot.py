@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from proxy.wire.dialects.counters import Counter
+from proxy.wire.dialects.discovery import Ask, Base
 from proxy.wire.dialects.rows import PROMPT, WINDOW, Dialect, wording
 
 DIALECT: Final = Dialect(
@@ -20,6 +22,15 @@ DIALECT: Final = Dialect(
         wording(
             r"total message size [0-9]{1,15} exceeds limit",
             "report: the limit is one of bytes",
+        ),
+    ),
+    counters=(
+        Counter(
+            Ask(Base.API, "/tokenizers/estimate-token-count", method="POST"),
+            "data.total_tokens",
+            "documentation: platform.moonshot.ai, Estimate Tokens (takes model and messages; calls itself an estimate)",
+            takes=("model", "messages"),
+            is_exact=False,
         ),
     ),
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
+from proxy.wire.dialects.counters import Counter
 from proxy.wire.dialects.discovery import Field, believable
 from proxy.wire.dialects.envelope import Refusal
 
@@ -120,7 +121,7 @@ class Dialect:
     `name`: that of its file. `wordings` and `codes`: what says that the context is full. `lookalikes` and
     `lookalike_codes`: what sounds like it and is something else; one of any dialect decides against an overflow.
     `numbers`: asked for a window where a code alone has said what it is. `windows`: where the window is
-    told before anything is refused.
+    told before anything is refused. `counters`: where a request is counted before it is sent.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Dialect:
     lookalike_codes: tuple[Code, ...] = ()
     numbers: tuple[Wording, ...] = ()
     windows: tuple[Field, ...] = ()
+    counters: tuple[Counter, ...] = ()
 
     def by_wording(self, refusal: Refusal) -> Overflow | None:
         """The first sentence that gives a window, else the first that is one of these."""

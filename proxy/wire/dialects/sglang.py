@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from proxy.wire.dialects.counters import TOKENIZE, TOKENIZED, Counter
 from proxy.wire.dialects.rows import ANY, COMPLETION, PROMPT, WINDOW, Dialect, wording
 
 DIALECT: Final = Dialect(
@@ -19,6 +20,14 @@ DIALECT: Final = Dialect(
         wording(
             rf"input length \({PROMPT} tokens\) exceeds the maximum allowed length \({WINDOW} tokens\)",
             "source: sglang srt/managers/utils.py:284 (by the size of the cache, below the model's own limit)",
+        ),
+    ),
+    counters=(
+        Counter(
+            TOKENIZE,
+            "count",
+            "source: sglang srt/entrypoints/openai/serving_tokenize.py (makes a chat request of the body)",
+            takes=TOKENIZED,
         ),
     ),
 )

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from proxy.wire.dialects.counters import Counter
 from proxy.wire.dialects.discovery import Ask, Base, Field, Rank, at
 from proxy.wire.dialects.rows import ANY, PROMPT, WINDOW, Dialect, wording
 
@@ -24,6 +25,17 @@ DIALECT: Final = Dialect(
             at("parameters", "max_seq_len"),
             Rank.LOADED,
             "source: tabbyAPI endpoints/core/router.py:149; it answers /props as llama.cpp does, types/model.py:143",
+        ),
+    ),
+    counters=(
+        Counter(
+            Ask(Base.API, "/token/encode", method="POST"),
+            "length",
+            "source: tabbyAPI endpoints/core/router.py, encode_tokens (knows no tools, and leaves out what the "
+            "template puts before the answer)",
+            takes=("messages",),
+            messages_as="text",
+            is_exact=False,
         ),
     ),
 )

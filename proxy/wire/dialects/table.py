@@ -1,4 +1,4 @@
-"""The table of dialects, in the order in which they are asked."""
+"""The table of dialects, in the order in which they are asked, and of what counts a request with them."""
 
 from typing import Final
 
@@ -36,6 +36,7 @@ from proxy.wire.dialects import (
     xai,
     zhipu,
 )
+from proxy.wire.dialects.counters import Counter
 from proxy.wire.dialects.rows import Dialect
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
@@ -72,3 +73,8 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     litellm.DIALECT,
     generic.DIALECT,  # last: whoever speaks more precisely has spoken before
 )
+
+COUNTERS: Final[tuple[Counter, ...]] = tuple(
+    dict.fromkeys(counter for dialect in DIALECTS for counter in dialect.counters)
+)
+"""Each once, though several dialects have it; the first that tells a count is to be believed."""

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from proxy.wire.dialects.counters import Counter
 from proxy.wire.dialects.discovery import Ask, Base, Field, Rank, at
 from proxy.wire.dialects.rows import COMPLETION, PROMPT, WINDOW, Dialect, wording
 
@@ -32,6 +33,14 @@ DIALECT: Final = Dialect(
             at("max_total_tokens"),
             Rank.SERVED,
             "source: text-generation-inference router/src/lib.rs, Info",
+        ),
+    ),
+    counters=(
+        Counter(
+            Ask(Base.ROOT, "/chat_tokenize", method="POST"),
+            "tokenize_response[]",
+            "source: text-generation-inference router/src/server.rs, get_chat_tokenize (makes of the body what a chat "
+            "makes of it); an answer, with a doubled first token that later versions leave out: pull request 2333",
         ),
     ),
 )

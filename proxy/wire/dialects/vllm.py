@@ -6,6 +6,7 @@ rows say so whether the sentence does or not. The forms with characters tell no 
 
 from typing import Final
 
+from proxy.wire.dialects.counters import TOKENIZE, TOKENIZED, Counter
 from proxy.wire.dialects.discovery import MODELS, Field, Rank, listed
 from proxy.wire.dialects.rows import ANY, AT_LEAST, COMPLETION, PROMPT, WINDOW, Dialect, wording
 
@@ -87,6 +88,16 @@ DIALECT: Final = Dialect(
             Rank.SERVED,
             "source: vllm entrypoints/serve/engine/protocol.py:105; recorded: vLLM 0.32.0; SGLang's "
             "entrypoints/http_server.py has the same, and null for adapters",
+        ),
+    ),
+    counters=(
+        Counter(
+            TOKENIZE,
+            "count",
+            "source: vllm entrypoints/serve/tokenize/protocol.py and serving.py (other members pass without effect, "
+            "where a chat puts reasoning_effort, documents and response_format into the template; tools are counted "
+            "since 0.9, pull request 18187); recorded: vLLM 0.32.0",
+            takes=TOKENIZED,
         ),
     ),
 )

@@ -26,7 +26,9 @@ from tests.wire.dialects.sentences import OPENAI_PLAIN, SENTENCES, Sentence
 
 REFUSING: Final = (400, 404, 413, 422, 500)
 KINDS_OF_EVIDENCE: Final = ("source", "report", "documentation", "recorded", "fixture", "common")
-MACHINERY: Final = frozenset({"__init__", "discovery", "envelope", "judge", "probes", "rows", "table"})
+MACHINERY: Final = frozenset(
+    {"__init__", "counters", "discovery", "envelope", "judge", "probes", "rows", "table"}
+)
 
 sentences = st.sampled_from(SENTENCES)
 envelopes = st.sampled_from(sorted(ENVELOPES))
