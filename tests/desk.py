@@ -16,6 +16,8 @@ from proxy.exchange import (
     Accepted,
     Ask,
     Command,
+    Count,
+    Counted,
     Discover,
     Discovered,
     Learn,
@@ -26,6 +28,7 @@ from proxy.exchange import (
     Order,
     Outcome,
     Prepare,
+    Question,
     Refused,
     Relay,
     Relayed,
@@ -75,6 +78,7 @@ class Desk:
     anchors: dict[str, tuple[Anchor, ...]] = field(default_factory=dict)
     windows: dict[str, Window] = field(default_factory=dict)
     discovered: Window | None = None
+    counted: int | None = None
     refuses_usage: bool = False
 
     def run(self, body: bytes) -> Verdict:
@@ -98,13 +102,8 @@ class Desk:
     def perform(self, command: Command) -> Outcome:
         """The outcome of one command."""
         match command:
-            case LookUp():
-                return self.memory(command)
-            case Discover():
-                return Discovered(self.discovered)
-            case Measure(messages=messages, extras=extras):
-                sizes = tuple(tokens.message_size(message, count, "") for message in messages)
-                return Measured(sizes, tokens.extras_size(extras, count, ""))
+            case LookUp() | Discover() | Measure() | Count():
+                return self.find_out(command)
             case Ask(order=order):
                 self.waited_for += 1
                 return self.summarise(order)
@@ -120,6 +119,19 @@ class Desk:
             case Learn():
                 self.learn(command)
                 return None
+
+    def find_out(self, question: Question) -> Outcome:
+        """What is known, measured or told."""
+        match question:
+            case LookUp():
+                return self.memory(question)
+            case Discover():
+                return Discovered(self.discovered)
+            case Measure(messages=messages, extras=extras):
+                sizes = tuple(tokens.message_size(message, count, "") for message in messages)
+                return Measured(sizes, tokens.extras_size(extras, count, ""))
+            case Count():
+                return Counted(self.counted)
 
     def save(self, command: Save) -> Edits:
         """The edits that are there then."""

@@ -11,6 +11,7 @@ from proxy.context.calibration import CalibrationPolicy
 from proxy.context.edits import SummaryRole
 from proxy.context.policy import (
     CacheKey,
+    Count,
     DropPolicy,
     ElidePolicy,
     ImagePolicy,
@@ -221,6 +222,14 @@ MODELS: Final = Section(
             "inject asks streams for their usage where the client did not, and takes it out of the answer again;"
             " passive leaves them alone.",
             "Take passive for an upstream that dislikes stream_options.",
+        ),
+        Option(
+            "count",
+            kinds.choice(Count),
+            "Who counts a prompt before it is sent. local: the proxy estimates, and learns from each answer. upstream:"
+            " the server is asked each time, where it has an endpoint for that (llama.cpp, vLLM, SGLang, TGI, TabbyAPI,"
+            " Moonshot). auto: it is asked where the estimate is near the trigger.",
+            "Take auto before such a server where the first prompts of conversations fill the window.",
         ),
         Option(
             "clamp_max_tokens",

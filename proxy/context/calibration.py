@@ -240,21 +240,28 @@ def follow(
         if odd < ENOUGH or not within:
             return replace(anchor, odd=odd, odd_reported=reported_tokens, odd_raw=raw_tokens)
         anchor = replace(anchor, raw=0.0, reported=0.0, growth=0.0, grown=0.0)
-    appended, told = raw_tokens - anchor.raw, reported_tokens - anchor.reported
+    return _moved(anchor, raw_tokens, reported_tokens)
+
+
+def counted(anchor: Anchor, raw_tokens: float, tokens: float, policy: CalibrationPolicy) -> Anchor:
+    """The anchor of a conversation whose next prompt the upstream has counted exactly before it was sent.
+
+    What lies beyond the bounds is not believed; then it is the same object.
+    """
+    if raw_tokens <= 0 or not policy.lowest <= tokens / raw_tokens <= policy.highest:
+        return anchor
+    return _moved(anchor, raw_tokens, tokens)
+
+
+def _moved(anchor: Anchor, raw: float, tokens: float) -> Anchor:
+    """The anchor at its new place, with what growth has told."""
+    appended, told = raw - anchor.raw, tokens - anchor.reported
     growth, grown = anchor.growth, anchor.grown
     if anchor.raw and appended >= _LEAST_GROWTH and _SLOPES[0] < told / appended < _SLOPES[1]:
         kept = exp(-appended / (HORIZON * anchor.raw + _SHORTEST_HORIZON))
         growth, grown = growth * kept + told, grown * kept + appended
-    return replace(
-        anchor,
-        raw=raw_tokens,
-        reported=reported_tokens,
-        growth=growth,
-        grown=grown,
-        odd=0,
-        odd_reported=0.0,
-        odd_raw=0.0,
-    )
+    settled = replace(anchor, odd=0, odd_reported=0.0, odd_raw=0.0)
+    return replace(settled, raw=raw, reported=tokens, growth=growth, grown=grown)
 
 
 def _raised(anchor: Anchor, raw: float, reported: float) -> Anchor:

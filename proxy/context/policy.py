@@ -27,6 +27,14 @@ class UsageMode(StrEnum):
     PASSIVE = "passive"
 
 
+class Count(StrEnum):
+    """Who counts a prompt before it is sent: we alone, the upstream always, or the upstream near the trigger."""
+
+    LOCAL = "local"
+    UPSTREAM = "upstream"
+    AUTO = "auto"
+
+
 class CacheKey(StrEnum):
     """Whether a main call without `prompt_cache_key` is given one, for upstreams that route by it."""
 
@@ -124,6 +132,7 @@ class ModelPolicy:
     strategies: tuple[str, ...] = ("images", "elide", "summarize", "drop", "shorten")
     mode: Mode = Mode.MANAGE
     usage: UsageMode = UsageMode.INJECT
+    count: Count = Count.LOCAL
     clamp_max_tokens: bool = True
     on_overflow: OnOverflow = OnOverflow.FORWARD
     prompt_cache_key: CacheKey = CacheKey.OFF

@@ -17,6 +17,7 @@ from proxy.context.conversation import Message
 from proxy.context.edits import Edits
 from proxy.context.tokens import Size
 from proxy.edge import headers
+from proxy.edge.counts import Counts
 from proxy.edge.downstream import Downstream, relay
 from proxy.edge.headers import Base
 from proxy.edge.ledger import Ledger
@@ -28,6 +29,8 @@ from proxy.exchange import (
     Accepted,
     Ask,
     Command,
+    Count,
+    Counted,
     Discover,
     Discovered,
     Exchange,
@@ -38,6 +41,7 @@ from proxy.exchange import (
     Memory,
     Outcome,
     Prepare,
+    Question,
     Refused,
     Relay,
     Relayed,
@@ -116,6 +120,7 @@ class Surroundings:
     tokenizer: Measures
     memories: Remembers
     discovery: Discovers
+    counts: Counts
     ledger: Ledger
     clock: Callable[[], float]
 
@@ -176,12 +181,8 @@ class Performer:
 
     def _perform(self, command: Command) -> Awaitable[Outcome]:
         match command:
-            case LookUp():
-                return self._recall(command)
-            case Discover():
-                return self._discover(command)
-            case Measure():
-                return self._measure(command)
+            case LookUp() | Discover() | Measure() | Count():
+                return self._find_out(command)
             case Ask():
                 return self._around.summaries.get(command, self._who, self._origin)
             case Prepare():
@@ -197,6 +198,19 @@ class Performer:
             case _:
                 assert_never(command)
 
+    def _find_out(self, question: Question) -> Awaitable[Outcome]:
+        match question:
+            case LookUp():
+                return self._recall(question)
+            case Discover():
+                return self._discover(question)
+            case Measure():
+                return self._measure(question)
+            case Count():
+                return self._count(question)
+            case _:
+                assert_never(question)
+
     async def _recall(self, command: LookUp) -> Memory:
         self.chain = command.chain
         memory = await self._around.memories.recall(
@@ -209,6 +223,10 @@ class Performer:
 
     async def _discover(self, command: Discover) -> Discovered:
         return Discovered(await self._around.discovery.window(self._who, command.model, self._origin))
+
+    async def _count(self, command: Count) -> Counted:
+        counts = self._around.counts
+        return Counted(await counts.count(self._who, command.model, command.body, self._origin))
 
     async def _prepare(self, command: Prepare) -> None:
         self.prepared = command.order.key

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from proxy.config import Address, Config, is_loopback
 from proxy.edge import logs
+from proxy.edge.counts import Counts
 from proxy.edge.discovery import Discovery
 from proxy.edge.headers import Base
 from proxy.edge.ledger import Ledger
@@ -42,8 +43,9 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
         async with (
             Upstream(timeouts) as upstream,
             _summaries(config, parts, upstream, base, key) as summaries,
-            _discovery(config, Questions(upstream, base, key)) as discovery,
+            _discovery(config, questions := Questions(upstream, base, key)) as discovery,
         ):
+            clock = asyncio.get_running_loop().time
             around = Surroundings(
                 upstream=upstream,
                 base=base,
@@ -52,8 +54,9 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
                 tokenizer=parts.tokenizer,
                 memories=parts.memories,
                 discovery=discovery,
-                ledger=Ledger(asyncio.get_running_loop().time),
-                clock=asyncio.get_running_loop().time,
+                counts=Counts(questions, clock),
+                ledger=Ledger(clock),
+                clock=clock,
             )
             server = Server(config, around, log)
             async with _listening(config, server, grace) as url:

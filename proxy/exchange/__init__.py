@@ -4,6 +4,8 @@ from proxy.exchange.commands import (
     Accepted,
     Ask,
     Command,
+    Count,
+    Counted,
     Discover,
     Discovered,
     Learn,
@@ -14,6 +16,7 @@ from proxy.exchange.commands import (
     Order,
     Outcome,
     Prepare,
+    Question,
     Refused,
     Relay,
     Relayed,
@@ -26,7 +29,8 @@ from proxy.exchange.course import Exchange, manage
 from proxy.exchange.verdict import SideCall, Terms, Verdict
 
 __all__ = [
-    "Accepted", "Ask", "Command", "Discover", "Discovered", "Exchange", "Learn", "LookUp", "Measure",
-    "Measured", "Memory", "Order", "Outcome", "Prepare", "Refused", "Relay", "Relayed", "Save", "Send",
-    "SideCall", "SideCallFailed", "Summarised", "Terms", "Verdict", "manage",
+    "Accepted", "Ask", "Command", "Count", "Counted", "Discover", "Discovered", "Exchange", "Learn",
+    "LookUp", "Measure", "Measured", "Memory", "Order", "Outcome", "Prepare", "Question", "Refused",
+    "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms", "Verdict",
+    "manage",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from proxy.context.calibration import Anchor, Expected
 from proxy.context.conversation import Conversation
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
-from proxy.context.policy import CacheKey, Mode, UsageMode
+from proxy.context.policy import CacheKey, Count, Mode, UsageMode
 from proxy.context.repair import repair
 from proxy.context.situation import Limits, NeedSizes, NeedSummary, Situation
 from proxy.context.tokens import Size, request_size
@@ -85,6 +85,11 @@ FAR_BELOW = 0.5
 
 LEAST_CUT = 1024
 """Tokens; a smaller window is not believed for a report that stood still: some servers report constants."""
+
+NEAR = 0.1
+NEAR_AT_FIRST = 0.3
+"""Share of the trigger within which `count: auto` asks the upstream: in a conversation whose last count is known, and
+in one that is new."""
 
 MOST_ANCHORS = 4
 """Conversations with one beginning whose counts are kept."""
@@ -209,6 +214,40 @@ class Case:
     @cached_property
     def orders(self) -> Orders:
         return Orders(self.request, self.terms, self.budget.window if self.budget else None)
+
+    # --- the upstream's own count ---------------------------------------------------------------------------------
+
+    @property
+    def may_be_counted(self) -> bool:
+        """Whether the policy lets the upstream be asked for its count at all."""
+        return self.terms.policy.count is not Count.LOCAL and bool(self.chain)
+
+    def is_worth_counting(self, raw: int) -> bool:
+        """Whether the upstream is asked about a prompt of so many raw tokens."""
+        match self.terms.policy.count:
+            case Count.LOCAL:
+                return False
+            case Count.UPSTREAM:
+                return True
+            case Count.AUTO:
+                near = NEAR if self.expected.last is not None else NEAR_AT_FIRST
+                trigger = self.budget.trigger if self.budget else 0
+                return abs(self.tokens(raw) - trigger) <= near * trigger
+
+    def body_of(self, seen: Conversation) -> bytes:
+        """The client's body with these messages."""
+        if seen is self.request.conversation:
+            return self.request.body
+        return chat.with_members(self.request.body, {"messages": chat.messages_member(seen)})
+
+    def with_count(self, raw: int, tokens: int | None) -> "Case":
+        """The same with what the upstream counted of a prompt of so many raw tokens."""
+        if tokens is None:
+            return self
+        begun = replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
+        mine = calibration.counted(begun, raw, tokens, self.terms.policy.calibration)
+        others = tuple(each for each in self.memory.anchors if each is not self.anchor)
+        return replace(self, memory=replace(self.memory, anchors=(mine, *others)))
 
     # --- planning ---------------------------------------------------------------------------------------------
 

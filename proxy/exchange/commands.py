@@ -87,6 +87,21 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """Have the upstream count this body's prompt, where it does such a thing. Outcome: `Counted`."""
+
+    model: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The upstream's own count; None where it was not to be had."""
+
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
     """A side call for the summary of the prefix that `key` names; an answer must be shorter than its source."""
 
@@ -211,7 +226,21 @@ class Learn:
     window: Window | None = None
 
 
-Command = LookUp | Discover | Measure | Ask | Prepare | Save | Send | Relay | Learn
+Question = LookUp | Discover | Measure | Count
+"""What only finds out."""
+
+Deed = Ask | Prepare | Save | Send | Relay | Learn
+Command = Question | Deed
 Outcome = (
-    Memory | Discovered | Measured | Summarised | SideCallFailed | Edits | Accepted | Refused | Relayed | None
+    Memory
+    | Discovered
+    | Measured
+    | Counted
+    | Summarised
+    | SideCallFailed
+    | Edits
+    | Accepted
+    | Refused
+    | Relayed
+    | None
 )

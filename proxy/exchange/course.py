@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from proxy.context import budget, view
-from proxy.context.edits import Edits
+from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
 from proxy.context.policy import Mode, OnOverflow
 from proxy.context.situation import NeedSizes
+from proxy.context.tokens import request_size
 from proxy.errors import ContextOverflow
 from proxy.exchange.case import MOST_RECOVERIES, Case, Draft, Sound, sound
 from proxy.exchange.changes import Changes
@@ -22,6 +23,8 @@ from proxy.exchange.commands import (
     Accepted,
     Ask,
     Command,
+    Count,
+    Counted,
     Discover,
     Discovered,
     Learn,
@@ -97,7 +100,19 @@ def _known(known: Sound, terms: Terms) -> Generator[Command, Outcome, Case]:
     if not terms.policy.window:
         window = _expect(Discovered, (yield Discover(model))).window
     ask = Measure(model, known.conversation.messages, known.request.extras)
-    return Case(known, terms, memory, _expect(Measured, (yield ask)), window)
+    case = Case(known, terms, memory, _expect(Measured, (yield ask)), window)
+    return (yield from _counted(case)) if case.may_be_counted else case
+
+
+def _counted(case: Case) -> Generator[Command, Outcome, Case]:
+    """The case with the upstream's own count of what would be sent if nothing more were cut."""
+    seen = view.apply(case.sound.conversation, case.memory.edits or NOTHING)
+    measured = _expect(Measured, (yield Measure(case.request.model, seen.messages)))
+    raw = request_size(measured.sizes, case.measured.extras)
+    if not case.is_worth_counting(raw):
+        return case
+    counted = _expect(Counted, (yield Count(case.request.model, case.body_of(seen))))
+    return case.with_count(raw, counted.tokens)
 
 
 @dataclass(frozen=True, slots=True)

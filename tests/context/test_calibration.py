@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.context import calibration
 from proxy.context.calibration import (
     UNCALIBRATED,
     Anchor,
@@ -209,3 +210,17 @@ def test_whatever_text_is_appended_a_server_that_counts_all_of_it_never_seems_to
     for raw, slope in appended:
         samples.append((samples[-1][0] + raw, samples[-1][1] + raw * slope))
     assert not counted(samples).still
+
+
+def test_an_exact_count_before_the_sending_is_what_is_expected() -> None:
+    anchor = calibration.counted(Anchor("tip", "mark"), 8_000, 11_000, POLICY)
+    expected = expect(UNCALIBRATED, anchor, POLICY)
+    assert expected.tokens(8_000) == pytest.approx(11_000)
+    grown = calibration.counted(anchor, 10_000, 14_000, POLICY)
+    assert expect(UNCALIBRATED, grown, POLICY).grown.slope > 1.2, "what was appended tells its own slope"
+
+
+@pytest.mark.parametrize(("raw", "tokens"), [(8_000, 100), (8_000, 80_000), (0, 50)])
+def test_an_exact_count_beyond_the_bounds_is_not_believed(raw: int, tokens: int) -> None:
+    anchor = Anchor("tip", "mark")
+    assert calibration.counted(anchor, raw, tokens, POLICY) is anchor
