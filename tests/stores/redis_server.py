@@ -15,18 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import lacks
+
 _READY = b"Ready to accept connections"
 
 
 def program(*names: str) -> str:
     """The first of these executables that there is. Without any the test is skipped, or fails where CI=true."""
-    for name in names:
-        if found := shutil.which(name):
-            return found
-    missing = f"{names[0]} is not installed (Debian: apt-get install {names[0]})"
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{missing}; .ci/run has to install it")
-    pytest.skip(missing)
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        lacks(f"{names[0]} is not installed", f"Debian: apt-get install {names[0]}")
+    return found
 
 
 class RedisServer:
