@@ -109,6 +109,13 @@ class Downstream(web.StreamResponse):
         if chunked:
             self._request.writer.enable_chunking()
 
+    async def switch(self, reason: str, fields: bytes) -> None:
+        """Write the head of a 101; what follows is no HTTP. `fields`: lines with their CRLF. Raises ClientGone."""
+        self.started = True
+        self.sent_status = 101
+        self._keeps = False
+        await self._write(b"HTTP/1.1 101 %b\r\n%b\r\n" % (reason.encode("utf-8", "surrogateescape"), fields))
+
     async def send(self, chunk: bytes) -> None:
         """Write a chunk of the body; waits while the client reads too slowly. Raises ClientGone."""
         if chunk:

@@ -61,7 +61,18 @@ def find(raw: RawHeaders, name: bytes) -> bytes | None:
 
 def has_credential(raw: RawHeaders) -> bool:
     """Whether the client sent a key of its own."""
-    return any(name.lower() in CREDENTIALS for name, _ in raw)
+    return any(name.lower() in CREDENTIALS or _is_key_of_a_page(name, value) for name, value in raw)
+
+
+def _is_key_of_a_page(name: bytes, value: bytes) -> bool:
+    # A page in a browser can set no header of a WebSocket; OpenAI takes its key as the name of a sub-protocol.
+    return name.lower() == b"sec-websocket-protocol" and b"openai-insecure-api-key." in value
+
+
+def asks_for_websocket(raw: RawHeaders) -> bool:
+    """Whether these fields ask for a WebSocket and nothing else: RFC 9110 section 7.8, RFC 6455 section 4.1."""
+    asked = [value.strip().lower() for name, value in raw if name.lower() == b"upgrade"]
+    return asked == [b"websocket"] and b"upgrade" in _listed(raw)
 
 
 def credential(raw: RawHeaders) -> bytes:
@@ -100,6 +111,11 @@ def for_upstream(
     return fields
 
 
+def for_upgrade(raw: RawHeaders, *, key: str = "") -> list[tuple[str, str]]:
+    """The fields of a client that asks for a WebSocket; `for_upstream`, and the two that ask for it at the next hop."""
+    return [("Connection", "Upgrade"), ("Upgrade", "websocket"), *for_upstream(raw, key=key)]
+
+
 def for_side_call(raw: RawHeaders, *, key: str = "") -> list[tuple[str, str]]:
     """The few fields of the client's that its own upstream needs to accept a side call in its name.
 
@@ -126,6 +142,11 @@ def for_client(raw: RawHeaders, added: Iterable[tuple[str, str]] = (), *, keep_l
     lines = [b"%b: %b\r\n" % (name, value) for name, value in raw if name.lower() not in dropped]
     lines += [b"%b: %b\r\n" % field for field in ours]
     return b"".join(lines)
+
+
+def for_switch(raw: RawHeaders) -> bytes:
+    """The fields of an upstream's 101 as the client gets them. It has no body, whatever it says of one."""
+    return b"Connection: Upgrade\r\nUpgrade: websocket\r\n" + for_client(raw, keep_length=False)
 
 
 def is_encoded(raw: RawHeaders) -> bool:

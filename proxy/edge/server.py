@@ -20,11 +20,11 @@ from proxy.config import Config, Tenant
 from proxy.context.conversation import Reader
 from proxy.context.policy import Mode
 from proxy.context.tokens import encoding_for
-from proxy.edge import admin, headers
+from proxy.edge import admin, headers, tunnel
 from proxy.edge.downstream import ClientGone, Downstream, relay
 from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
 from proxy.edge.sidecalls import Origin
-from proxy.edge.upstream import Body, Upload
+from proxy.edge.upstream import Body, Reply, Upload
 from proxy.edge.windows import MODEL_CHARACTERS, Windows
 from proxy.errors import BodyTooLarge, TransomError
 from proxy.exchange import Terms, Verdict, manage
@@ -161,6 +161,8 @@ class Server:
             await visit.client.say(501, said)
         elif visit.method == hdrs.METH_POST and chat.is_chat_path(path) and visit.mode is not Mode.OFF:
             await self._manage(visit)
+        elif tunnel.is_asked_for(visit.request):
+            await self._tunnel(visit)
         else:
             self._note_unmanaged(visit)
             await self._pass(visit, await self._upload(visit))
@@ -247,6 +249,30 @@ class Server:
 
     def _tenant(self, origin: Origin) -> str:
         return _tenant(origin, self._config.tenant)
+
+    async def _tunnel(self, visit: Visit) -> None:
+        """A request for a WebSocket: where the upstream answers with 101, bytes both ways until one end closes."""
+        around, origin = self._around, visit.origin
+        visit.client.close_after()  # what the client sends behind such a request is never taken for another one
+        fields = headers.for_upgrade(origin.fields, key=around.key)
+        reply = await around.upstream.upgrade(headers.join(around.base, origin.path, origin.query), fields)
+        visit.upstream_status = reply.status
+        try:
+            if reply.status == 101:
+                await self._carry(visit, reply)
+            elif not await relay(reply, visit.client):
+                visit.reason = "upstream_broke"
+        finally:
+            reply.close()
+
+    async def _carry(self, visit: Visit, reply: Reply) -> None:
+        await visit.client.switch(reply.reason, headers.for_switch(reply.headers))
+        client, upstream = tunnel.end_of_client(visit.request), tunnel.end_of_upstream(reply)
+        try:
+            await tunnel.carry(client, upstream)
+            visit.client.complete = True
+        finally:
+            visit.received_bytes, visit.client.sent_bytes = client.received, upstream.received
 
     def _note_unmanaged(self, visit: Visit) -> None:
         path = visit.origin.path

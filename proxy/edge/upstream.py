@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace, TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, StreamReader
 from yarl import URL
 
-from proxy.edge.headers import RawHeaders
+from proxy.edge.headers import RawHeaders, asks_for_websocket
 from proxy.errors import TransomError, UpstreamBroke, UpstreamTimeout, UpstreamUnreachable
 
 LINE_BYTES: Final = 64 * 1024
@@ -112,6 +112,13 @@ class Reply:
         """The bytes that are there already, without waiting; none when the answer broke or ended."""
         return b"" if self._response.content.exception() else self._response.content.read_nowait()
 
+    def switched(self) -> Any:
+        """The library's own protocol of a connection that the upstream has switched; `close` still ends it."""
+        connection = self._response.connection
+        if connection is None or connection.protocol is None:
+            raise RuntimeError("Only an answer with 101 has a connection of its own.")
+        return connection.protocol
+
     def close(self) -> None:
         """End the call. A connection whose answer was read to the end is kept for the next one, any other closed."""
         self._response.close()
@@ -149,38 +156,36 @@ class Upstream:
 
         Raises UpstreamUnreachable, UpstreamTimeout and UpstreamBroke.
         """
-        if self._pooled is None or self._fresh is None:
-            raise RuntimeError("An Upstream makes calls only inside its `async with`.")
-        flight = _Flight()
+        pooled, fresh = self._sessions()
+        call, flight = _Call(method, url, fields, body), _Flight()
         try:
-            return await self._attempt(self._pooled, flight, method, url, fields, body)
+            response = await call.attempt(pooled, flight)
         except _Dropped:
             # B103: most likely the upstream closed the idle connection while our request was on its way to it.
             if not flight.reused or (isinstance(body, Upload) and not body.can_repeat):
                 raise
-        return await self._attempt(self._fresh, _Flight(), method, url, fields, body)
-
-    async def _attempt(
-        self,
-        session: ClientSession,
-        flight: "_Flight",
-        method: str,
-        url: str,
-        fields: Sequence[tuple[str, str]],
-        body: Body,
-    ) -> Reply:
-        response = await session.request(
-            method,
-            URL(url, encoded=True),  # or it would be decoded and encoded again (B100)
-            headers=fields,
-            data=_payload(body),
-            allow_redirects=False,  # a redirect is the client's to follow, with its own judgement of the target
-            trace_request_ctx=flight,
-        )
+            response = await call.attempt(fresh, _Flight())
         if response.status == 101:  # never asked for: `Upgrade` ends at this hop
             response.close()
             raise UpstreamBroke("The upstream switched protocols without being asked to.")
         return Reply(response)
+
+    async def upgrade(self, url: str, fields: Sequence[tuple[str, str]]) -> Reply:
+        """Ask for a WebSocket, on a connection of its own; a 101 among the answers is one that was asked for.
+
+        Raises what `call` raises.
+        """
+        _, fresh = self._sessions()
+        response = await _Call("GET", url, fields, None).attempt(fresh, _Flight())
+        if response.status == 101 and not _is_websocket(response):
+            response.close()
+            raise UpstreamBroke("The upstream switched to another protocol than the one that was asked for.")
+        return Reply(response)
+
+    def _sessions(self) -> tuple[ClientSession, ClientSession]:
+        if self._pooled is None or self._fresh is None:
+            raise RuntimeError("An Upstream makes calls only inside its `async with`.")
+        return self._pooled, self._fresh
 
     def _session(self, *, reuse: bool) -> ClientSession:
         timeouts = self._timeouts
@@ -220,6 +225,34 @@ class _Flight:
     """One attempt at a call; the library's trace marks here whether its connection had been used before."""
 
     reused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What is asked of the upstream, once or twice."""
+
+    method: str
+    url: str
+    fields: Sequence[tuple[str, str]]
+    body: Body
+
+    async def attempt(self, session: ClientSession, flight: _Flight) -> ClientResponse:
+        """Send it, and wait for the head of the answer."""
+        return await session.request(
+            self.method,
+            URL(self.url, encoded=True),  # or it would be decoded and encoded again (B100)
+            headers=self.fields,
+            data=_payload(self.body),
+            allow_redirects=False,  # a redirect is the client's to follow, with its own judgement of the target
+            trace_request_ctx=flight,
+        )
+
+
+def _is_websocket(response: ClientResponse) -> bool:
+    """Whether both the library and the upstream have left HTTP for the protocol that was asked for."""
+    connection = response.connection
+    has_left = connection is not None and connection.protocol is not None and connection.protocol.upgraded
+    return has_left and asks_for_websocket(response.raw_headers)
 
 
 def _watching_reuse() -> aiohttp.TraceConfig:

@@ -186,6 +186,24 @@ class RawClient:
             got += chunk
         return bytes(got)
 
+    def hand(self, data: bytes) -> None:
+        """Hands these bytes to the loop, without waiting for anybody to take them."""
+        self._writer.write(data)
+
+    @property
+    def untaken(self) -> int:
+        """Bytes that were handed over and are not in the kernel's hands yet."""
+        return self._writer.transport.get_write_buffer_size()
+
+    async def read_raw(self, size: int) -> bytes:
+        """Exactly so many bytes, whatever they are; fewer where the server closed before."""
+        taken = await self._take(size)
+        return bytes(self._buffer) if taken is None else taken
+
+    def send_no_more(self) -> None:
+        """Closes this half of the connection."""
+        self._writer.write_eof()
+
     async def disconnect(self) -> None:
         """Closes the connection: FIN, or RST by the kernel when unread bytes are waiting."""
         self._writer.close()
