@@ -81,7 +81,9 @@ def _add_configuration(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--upstream", metavar="URL", help="the server's base URL, for example http://127.0.0.1:8080/v1"
     )
-    parser.add_argument("--listen", metavar="HOST:PORT", help="where to listen; default 127.0.0.1:8787")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="where to listen, or unix:PATH; default 127.0.0.1:8787"
+    )
     parser.add_argument("--window", metavar="TOKENS", help="the window of all models, for example 128k")
     parser.add_argument("--store", metavar="URL", help="where checkpoints are kept; default memory")
 

@@ -25,6 +25,7 @@ from proxy.config import (
     ModelRule,
     Secret,
     SideCalls,
+    SocketFile,
     Tenant,
     Upstream,
     describe,
@@ -566,7 +567,8 @@ CONFIGS: Final = st.builds(
     upstream=st.builds(Upstream, st.just(URL), connect_timeout=SECONDS, idle_timeout=SECONDS),
     listen=st.builds(
         Address, st.sampled_from(["localhost", "0.0.0.0", "::1", "fe80::1"]), st.integers(0, 65535)
-    ),
+    )
+    | st.builds(SocketFile, st.sampled_from(["/run/transom.sock", "a b$.sock"])),
     max_body=st.integers(1, 10**15),
     store=st.sampled_from(STORES).map(StoreURL),
     log=st.builds(LogOptions, st.sampled_from(LogLevel), st.sampled_from(LogFormat)),

@@ -160,6 +160,10 @@ MISTAKES: Final = (
         (f"{UPSTREAM}listen: '{address}'", 2, "listen", "HOST:PORT")
         for address in ("8787", ":8787", "*:8787", "::1:8787", "[::1]", "a b:1", "http://h:1", "h:99999999")
     ),
+    *(
+        (f"{UPSTREAM}listen: '{address}'", 2, "listen", "write for example unix:/run/transom.sock")
+        for address in ("unix:", "unix:/run/", "unix://run/a.sock", "unix:~/a.sock", "unix:/a\tb")
+    ),
     (f"{UPSTREAM}listen: h:65536", 2, "listen", "above 65535"),
     (f"{UPSTREAM}listen: 256.0.0.1:80", 2, "listen", "no IP address"),
     (f"{UPSTREAM}listen: '[1::2::3]:80'", 2, "listen", "no IP address"),
@@ -173,6 +177,16 @@ MISTAKES: Final = (
             ("http://h:99999/v1", "no URL"),
             ("http://[::1/v1", "no URL"),
             ("http://a b/v1", "no URL"),
+            ("unix:/run/a.sock", "http+unix://%2Frun%2Fllama.sock/v1"),
+            ("unix:///run/a.sock", "%2F for each /"),
+            ("http+unix:///run/a.sock/v1", "%2F for each /"),
+            ("http+unix://run/v1", "the socket's whole path"),
+            ("http+unix://run%2Fa.sock/v1", "the socket's whole path"),
+            ("http+unix://%2Frun%2F/v1", "the socket's whole path"),
+            ("http+unix://%2Frun%00/v1", "the socket's whole path"),
+            ("https+unix://%2Fa.sock/v1", "no URL"),
+            ("http+unix://swordfish@%2Fa.sock/v1", "user or a password"),
+            ("http+unix://%2Fa.sock/v1/chat/completions", "up to and including /v1"),
             ("http://swordfish@h/v1", "user or a password"),
             ("http://h/v1?key=swordfish", "query"),
             ("http://h/v1#swordfish", "fragment"),

@@ -15,9 +15,17 @@ from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from proxy.config.values import HIDDEN, HIDDEN_USER, Address, Secret, StoreURL
+from proxy.config.values import (
+    HIDDEN,
+    HIDDEN_USER,
+    UNIX_SCHEME,
+    Address,
+    Secret,
+    SocketFile,
+    StoreURL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +301,20 @@ _NO_URL: Final = "is no URL of a server; write for example http://127.0.0.1:8080
 _ENDPOINT: Final = "/chat/completions"
 
 
+_UNIX: Final = re.compile(r"(http\+)?unix:.*")
+
+_NO_UNIX: Final = (
+    "is no URL of a server behind a Unix socket; write the socket's whole path with %2F for each /,"
+    " for example http+unix://%2Frun%2Fllama.sock/v1"
+)
+
+
 def _read_url(text: str) -> object:
     url = text.strip().rstrip("/")
+    is_unix = _UNIX.fullmatch(url) is not None
     try:
         parts = urlsplit(url)
-        is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_server = _names_socket(parts) if is_unix else _names_host(parts)
     except ValueError:
         return Wrong(_NO_URL)
     if "@" in parts.netloc:
@@ -307,7 +324,18 @@ def _read_url(text: str) -> object:
     if url.endswith(_ENDPOINT):
         return Wrong(f"names an endpoint; give the address up to and including /v1, without {_ENDPOINT}")
     is_plain = url.isprintable() and " " not in url
-    return url if is_server and is_plain else Wrong(_NO_URL)
+    return url if is_server and is_plain else Wrong(_NO_UNIX if is_unix else _NO_URL)
+
+
+def _names_host(parts: SplitResult) -> bool:
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+
+
+def _names_socket(parts: SplitResult) -> bool:
+    path = unquote(parts.netloc)
+    return (
+        parts.scheme == UNIX_SCHEME and path.startswith("/") and not path.endswith("/") and "\0" not in path
+    )
 
 
 URL: Final = Kind(_read_url, is_quotable=False)
@@ -318,17 +346,28 @@ _ADDRESS: Final = re.compile(
 
 
 def _read_address(text: str) -> object:
-    found = _ADDRESS.fullmatch(text.strip())
+    address = text.strip()
+    if address.startswith("unix:"):
+        return _read_socket(address.removeprefix("unix:"))
+    found = _ADDRESS.fullmatch(address)
     if found is None:
         return Wrong(
-            "is not HOST:PORT; write 127.0.0.1:8787 (this machine alone), 0.0.0.0:8787 (every interface)"
-            ' or "[::1]:8787"'
+            "is not HOST:PORT; write 127.0.0.1:8787 (this machine alone), 0.0.0.0:8787 (every interface),"
+            ' "[::1]:8787" or unix:/run/transom.sock'
         )
     host = found["six"] or found["name"]
     if not _is_host(host, is_six=found["six"] is not None):
         return Wrong("names a host that is no IP address")
     port = int(found["port"])
     return Address(host, port) if port <= 65535 else Wrong("names a port above 65535")
+
+
+def _read_socket(path: str) -> object:
+    """The file of `unix:/path`; `unix:///path` is taken as well, and two slashes would name a host."""
+    is_path = bool(path) and path.isprintable() and not path.endswith("/") and not re.match(r"//[^/]|~", path)
+    if not is_path:
+        return Wrong("names no file; write for example unix:/run/transom.sock")
+    return SocketFile(re.sub(r"^/+", "/", path))
 
 
 def _is_host(host: str, *, is_six: bool) -> bool:

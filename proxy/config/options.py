@@ -33,7 +33,8 @@ UPSTREAM: Final = Section(
         Option(
             "base_url",
             kinds.URL,
-            "Address of its API, up to and including /v1.",
+            "Address of its API, up to and including /v1. Behind a Unix socket: http+unix://%2Frun%2Fllama.sock/v1,"
+            " with %2F for each / of the socket's path.",
             "Set it to your own server or provider.",
         ),
         Option(
@@ -221,7 +222,8 @@ ROOT: Final = Section(
         Option(
             "listen",
             kinds.ADDRESS,
-            'HOST:PORT where the proxy listens; IPv6 needs quotes: "[::1]:8787".',
+            'HOST:PORT where the proxy listens; IPv6 needs quotes: "[::1]:8787". Or unix:/run/transom.sock, a Unix'
+            " socket; its file is open to its owner, and to its group where the umask lets the group write.",
             "Widen it to let other machines in: all who reach it can use upstream.api_key.",
         ),
         UPSTREAM,

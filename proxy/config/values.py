@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
+from urllib.parse import urlsplit
 
 from proxy.context.policy import ModelPolicy
 from proxy.errors import ConfigError
@@ -109,8 +110,20 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def is_loopback(listen: Address) -> bool:
+@dataclass(frozen=True, slots=True)
+class SocketFile:
+    """A Unix socket to listen on."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+def is_loopback(listen: Address | SocketFile) -> bool:
     """Whether only this machine can reach the address. A name other than localhost is taken for reachable."""
+    if isinstance(listen, SocketFile):
+        return True
     if listen.host.lower() == "localhost":
         return True
     try:
@@ -121,11 +134,21 @@ def is_loopback(listen: Address) -> bool:
     return (mapped or address).is_loopback
 
 
+UNIX_SCHEME: Final = "http+unix"
+"""Of the URL of a server behind a Unix socket, whose path stands percent-encoded in the place of the host."""
+
+
+def is_on_this_machine(base_url: str) -> bool:
+    """Whether a server is one of this machine, as far as its address tells."""
+    parts = urlsplit(base_url)
+    return parts.scheme == UNIX_SCHEME or is_loopback(Address(parts.hostname or "", 0))
+
+
 @dataclass(frozen=True, slots=True)
 class Upstream:
     """The server with the model behind.
 
-    base_url         http or https, without credentials, query, fragment and trailing slash
+    base_url         http, https or http+unix, without credentials, query, fragment and trailing slash
     api_key          used only when the client sends no credential
     connect_timeout  seconds for a connection to open
     idle_timeout     seconds of silence, before the first byte or between two
@@ -220,7 +243,7 @@ class Config:
     """All options, resolved. `max_body` is bytes; `models` ends in a rule that matches everything."""
 
     upstream: Upstream
-    listen: Address = Address("127.0.0.1", 8787)
+    listen: Address | SocketFile = Address("127.0.0.1", 8787)
     store: StoreURL = IN_MEMORY
     max_body: int = 256 * 2**20
     tenant: Tenant = Tenant()

@@ -8,6 +8,9 @@ none. A path and a query are never decoded or encoded again. Nothing here logs, 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
+
+from proxy.config.values import UNIX_SCHEME
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 """Fields as they came: (name, value) in order, repeated names repeated."""
@@ -187,6 +190,7 @@ def _text(value: bytes) -> str:
 #   http://h/v1                  /v1                                  http://h/v1
 #   http://h/v1                  /v10/models                          http://h/v1/v10/models
 #   http://h/v1                  http://elsewhere/v1/models           http://h/v1/models
+#   http+unix://%2Fs.sock/v1     /v1/models                           http://localhost/v1/models, by the socket /s.sock
 #
 # The rules behind it. (1) Slashes at the end of the base do not count. (2) The longest run of whole segments that
 # ends the base and begins the target is written once. (3) A target's `v1`, which clients write by habit, gives way
@@ -199,21 +203,29 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base URL, taken apart once."""
+    """A base URL, taken apart once. `socket`: the path of the Unix socket that its server listens on."""
 
     origin: str
     segments: tuple[str, ...]
     query: str
+    socket: str = ""
 
     @classmethod
     def of(cls, url: str) -> "Base":
-        """Take apart an absolute http or https URL. Raises ValueError when it is none."""
+        """Take apart an absolute http, https or http+unix URL. Raises ValueError when it is none."""
         matched = _ABSOLUTE.match(url)
         if matched is None:
             raise ValueError("A base URL begins with http:// or https:// and names a host.")
+        origin, socket = matched.group(), ""
+        scheme, _, host = origin.partition("://")
+        if scheme.lower() == UNIX_SCHEME:
+            origin, socket = (
+                "http://localhost",
+                unquote(host),
+            )  # the host that most clients of such servers name
         path, _, query = url[matched.end() :].partition("#")[0].partition("?")
         segments = path.rstrip("/").split("/")[1:] if path.rstrip("/") else []
-        return cls(matched.group(), tuple(segments), query)
+        return cls(origin, tuple(segments), query, socket)
 
 
 def split_target(target: str) -> tuple[str, str]:

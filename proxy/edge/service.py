@@ -7,14 +7,14 @@ goes to the server. What has been accepted gets its time to end when the process
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from proxy.config import Address, Config, is_loopback
-from proxy.edge import logs
+from proxy.config import Address, Config, SocketFile, is_loopback
+from proxy.config.values import is_on_this_machine
+from proxy.edge import logs, socketfile
 from proxy.edge.counts import Counts
 from proxy.edge.discovery import Discovery
 from proxy.edge.headers import Base
@@ -41,8 +41,9 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
     base = Base.of(options.base_url)
     with logs.adopted(log):
         async with (
-            Upstream(timeouts) as upstream,
-            _summaries(config, parts, upstream, base, key) as summaries,
+            Upstream(timeouts, path=base.socket) as upstream,
+            _beside(config, timeouts, upstream) as aside,
+            _summaries(config, parts, aside, base, key) as summaries,
             _discovery(config, questions := Questions(upstream, base, key)) as discovery,
         ):
             clock = asyncio.get_running_loop().time
@@ -65,6 +66,17 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
                     # B134: whoever reaches the address can use the key.
                     log.warning("key_is_open_to_the_network", address=str(config.listen))
                 yield url
+
+
+@asynccontextmanager
+async def _beside(config: Config, timeouts: Timeouts, upstream: Upstream) -> AsyncIterator[Upstream]:
+    """Where side calls go: the upstream of the main calls, or one of their own."""
+    base_url = config.side_calls.base_url
+    if base_url is None:
+        yield upstream
+        return
+    async with Upstream(timeouts, path=Base.of(base_url).socket) as aside:
+        yield aside
 
 
 @asynccontextmanager
@@ -98,8 +110,7 @@ def _has_room_for_side_calls(config: Config) -> bool:
     """
     if config.side_calls.base_url is not None:
         return True
-    host = urlsplit(config.upstream.base_url).hostname or ""
-    slots = config.upstream.slots or (1 if is_loopback(Address(host, 0)) else 2)
+    slots = config.upstream.slots or (1 if is_on_this_machine(config.upstream.base_url) else 2)
     return slots > 1
 
 
@@ -118,20 +129,32 @@ async def _listening(config: Config, server: Server, grace: float) -> AsyncItera
     # The size cap of 1 MiB is the library's `request.read()`; bodies are read here piece by piece without it (B91).
     runner = web.ServerRunner(library, shutdown_timeout=LAST_SECOND)
     await runner.setup()
-    site = web.TCPSite(runner, config.listen.host, config.listen.port, backlog=_BACKLOG)
-    try:
-        await site.start()
-    except OSError as cause:
-        await runner.cleanup()
-        raise CannotListen(
-            f"Cannot listen on {config.listen}: {cause.strerror or cause}. Name another address with --listen."
-        ) from cause
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(runner.cleanup)
+        site = await _started(runner, config.listen)
+        stack.push_async_callback(server.drain, grace)
+        if isinstance(config.listen, SocketFile):
+            stack.enter_context(socketfile.removed_at_the_end(config.listen.path))
+        stack.push_async_callback(site.stop)
         yield _url(runner)
-    finally:
-        await site.stop()
-        await server.drain(grace)
-        await runner.cleanup()
+
+
+async def _started(runner: web.ServerRunner, listen: Address | SocketFile) -> web.BaseSite:
+    try:
+        if isinstance(listen, Address):
+            return await _open(web.TCPSite(runner, listen.host, listen.port, backlog=_BACKLOG))
+        socketfile.make_room(listen.path)
+        with socketfile.bounded_mode():
+            return await _open(web.UnixSite(runner, listen.path, backlog=_BACKLOG))
+    except OSError as cause:
+        raise CannotListen(
+            f"Cannot listen on {listen}: {cause.strerror or cause}. Name another address with --listen."
+        ) from cause
+
+
+async def _open(site: web.BaseSite) -> web.BaseSite:
+    await site.start()
+    return site
 
 
 class _Library(web.Server):
@@ -183,7 +206,10 @@ _BACKLOG: Final = 1024
 
 
 def _url(runner: web.ServerRunner) -> str:
-    host, port, *_ = runner.addresses[0]
+    address = runner.addresses[0]
+    if isinstance(address, str):
+        return f"unix:{address}"
+    host, port, *_ = address
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -158,7 +158,8 @@ def end_of_upstream(reply: Reply) -> End:
     if library.transport is not None:
         # Both may be silent for hours, and then only the kernel finds out that a peer is no more.
         connection: socket.socket = library.transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return End(library, bytes(early.data))
 
 

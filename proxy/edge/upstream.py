@@ -7,6 +7,7 @@ to its end takes its connection with it, so an upstream never goes on working fo
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace, TracebackType
@@ -130,11 +131,14 @@ class Reply:
 
 
 class Upstream:
-    """Calls to one base URL's host. To be used as `async with`, which opens and closes its connections."""
+    """Calls to one base URL's host. To be used as `async with`, which opens and closes its connections.
 
-    def __init__(self, timeouts: Timeouts, *, trust_env: bool = False) -> None:
+    `path` is that of the Unix socket that the host listens on, if it is one.
+    """
+
+    def __init__(self, timeouts: Timeouts, *, path: str = "") -> None:
         self._timeouts = timeouts
-        self._trust_env = trust_env
+        self._path = path
         self._pooled: ClientSession | None = None
         self._fresh: ClientSession | None = None
 
@@ -187,16 +191,22 @@ class Upstream:
             raise RuntimeError("An Upstream makes calls only inside its `async with`.")
         return self._pooled, self._fresh
 
-    def _session(self, *, reuse: bool) -> ClientSession:
-        timeouts = self._timeouts
-        connector = aiohttp.TCPConnector(
+    def _connector(self, *, reuse: bool) -> aiohttp.BaseConnector:
+        idle = _IDLE_CONNECTION if reuse else None
+        if self._path:
+            return aiohttp.UnixConnector(self._path, limit=0, force_close=not reuse, keepalive_timeout=idle)
+        return aiohttp.TCPConnector(
             limit=0,  # 100 by default, and the rest would queue in silence: how many there are the clients decide
             ttl_dns_cache=_DNS_CACHE,
             happy_eyeballs_delay=0.25,  # `localhost` is often ::1 first where the server has only 127.0.0.1 (B102)
-            **({"keepalive_timeout": _IDLE_CONNECTION} if reuse else {"force_close": True}),
+            force_close=not reuse,
+            keepalive_timeout=idle,
         )
+
+    def _session(self, *, reuse: bool) -> ClientSession:
+        timeouts = self._timeouts
         return ClientSession(
-            connector=connector,
+            connector=self._connector(reuse=reuse),
             # 300 s in all by default: a long answer would be cut off in the middle.
             timeout=aiohttp.ClientTimeout(
                 total=None, connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=timeouts.idle
@@ -204,13 +214,25 @@ class Upstream:
             auto_decompress=False,  # the client gets the bytes that its Accept-Encoding asked for (B93)
             cookie_jar=aiohttp.DummyCookieJar(),  # or one client's cookies would be sent for another
             skip_auto_headers=_AUTOMATIC,
-            trust_env=self._trust_env,  # HTTP(S)_PROXY and .netrc, when the configuration says so (B102)
             max_line_size=LINE_BYTES,
             max_field_size=LINE_BYTES,
             max_headers=MOST_HEADERS,
             trace_configs=[_watching_reuse()],
             middlewares=[_translate],
         )
+
+
+def is_listened_on(path: str) -> bool:
+    """Whether a process listens on this Unix socket, or may do so for all that can be told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # one whose queue is full would keep us waiting
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
 
 
 # ----------------------------------------------------------------------------------------------------------- details

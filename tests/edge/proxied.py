@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proxy.config import Address, Config, Discovery, LogFormat, LogLevel, LogOptions, ModelRule
+from proxy.config import Address, Config, Discovery, LogFormat, LogLevel, LogOptions, ModelRule, SocketFile
 from proxy.config import Upstream as UpstreamOptions
 from proxy.context import tokens
 from proxy.context.conversation import Message
@@ -23,6 +23,8 @@ from proxy.edge.performer import Measures, Remembers
 from proxy.edge.server import Parts
 from proxy.edge.service import running
 from proxy.stores.memory import MemoryStore
+
+FREE_PORT = Address("127.0.0.1", 0)
 
 
 class Lettered:
@@ -71,6 +73,7 @@ async def proxied(
     options: UpstreamOptions | None = None,
     parts: tuple[Measures, Remembers] | None = None,
     grace: float = 5.0,
+    listen: Address | SocketFile = FREE_PORT,
     **fields: Any,
 ) -> AsyncIterator[Proxied]:
     """The proxy in front of this base URL; `fields` are those of its `Config` that are not at their default.
@@ -80,7 +83,7 @@ async def proxied(
     fields.setdefault("discovery", Discovery(enabled=False))
     config = Config(
         upstream=replace(options or UpstreamOptions(base_url, slots=4), base_url=base_url),
-        listen=Address("127.0.0.1", 0),
+        listen=listen,
         log=LogOptions(LogLevel.DEBUG, LogFormat.JSON),
         models=(ModelRule("*", policy or ModelPolicy()),),
         **fields,

@@ -145,6 +145,8 @@ JOINED = [
     ("http://h/v1", "/v1/files/a%2Fb%20c/%E2%82%AC", "http://h/v1/files/a%2Fb%20c/%E2%82%AC"),
     ("http://h/v1", "/v1//models/../x;p=1", "http://h/v1//models/../x;p=1"),
     ("http://h/v1", "http://elsewhere/v1/models?a=1", "http://h/v1/models?a=1"),
+    ("http+unix://%2Fs.sock/v1", "/v1/models?a=1", "http://localhost/v1/models?a=1"),
+    ("http+unix://%2Fs.sock", "http+unix://%2Felse.sock/v1/models", "http://localhost/v1/models"),
     ("http://h/v1", "//elsewhere/v1/models", "http://h/v1//elsewhere/v1/models"),
     ("http://h/v1", "/v1/models#part", "http://h/v1/models"),
     ("https://h/v1", "*", "https://h/v1"),

@@ -78,7 +78,9 @@ def request_bytes(
 
 
 class RawClient:
-    """One TCP connection. `async with RawClient(url) as client:`, then `send` and `read`, as often as wanted.
+    """One connection. `async with RawClient(url) as client:`, then `send` and `read`, as often as wanted.
+
+    `url` is that of a TCP server, or `unix:` and the path of a socket.
 
     `ended` tells how the newest body ended: None while it runs, True at its proper end, False when cut off. `was_reset`
     tells whether the server's RST was seen.
@@ -86,6 +88,7 @@ class RawClient:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
+        self._path = parts.path if parts.scheme == "unix" else ""
         self.host = parts.hostname or "127.0.0.1"
         self.port = parts.port or 80
         self.ended: bool | None = None
@@ -96,7 +99,10 @@ class RawClient:
         self._buffer = bytearray()
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection(self.host, self.port, limit=_BLOCK)
+        if self._path:
+            self._reader, self._writer = await asyncio.open_unix_connection(self._path, limit=_BLOCK)
+        else:
+            self._reader, self._writer = await asyncio.open_connection(self.host, self.port, limit=_BLOCK)
         return self
 
     async def __aexit__(

@@ -12,8 +12,10 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
+from urllib.parse import quote
 
 from tests.peers.answers import Answer, Cut, Framing, bytes_answer
 
@@ -66,8 +68,8 @@ class ScriptedUpstream:
     """Answers request after request from a script, then with `otherwise`, then with a 500 that says so.
 
     `continues`: an `Expect: 100-continue` is granted before the body is read. `keep`: so many of the newest
-    requests stay in `requests`, None = all. Use as an asynchronous context manager; `url` is
-    `http://127.0.0.1:PORT`, `base_url` the same with `/v1`.
+    requests stay in `requests`, None = all. `path`: a Unix socket in the place of `host` and `port`. Use as an
+    asynchronous context manager; `url` is `http://127.0.0.1:PORT`, `base_url` the same with `/v1`.
     """
 
     def __init__(
@@ -77,14 +79,17 @@ class ScriptedUpstream:
         otherwise: Reply | None = None,
         continues: bool = True,
         keep: int | None = None,
+        host: str = "127.0.0.1",
         port: int = 0,
+        path: Path | None = None,
     ) -> None:
         self.script = list(script)
         self.otherwise = otherwise
         self.continues = continues
         self.keep = keep
-        self.host = "127.0.0.1"
+        self.host = host
         self.port = port
+        self.path = path
         self.requests: list[Request] = []
         self.request_count = 0
         self.incomplete_requests = 0
@@ -97,6 +102,9 @@ class ScriptedUpstream:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
+        if self.path is not None:
+            self._server = await loop.create_unix_server(lambda: _Connection(self), self.path)
+            return self
         self._server = await loop.create_server(lambda: _Connection(self), self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -119,6 +127,8 @@ class ScriptedUpstream:
 
     @property
     def url(self) -> str:
+        if self.path is not None:
+            return f"http+unix://{quote(str(self.path), safe='')}"
         return f"http://{self.host}:{self.port}"
 
     @property
