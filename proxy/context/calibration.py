@@ -246,9 +246,11 @@ def follow(
 def counted(anchor: Anchor, raw_tokens: float, tokens: float, policy: CalibrationPolicy) -> Anchor:
     """The anchor of a conversation whose next prompt the upstream has counted exactly before it was sent.
 
-    What lies beyond the bounds is not believed; then it is the same object.
+    What lies beyond the bounds is not believed, nor is less than any text was ever counted, by a server that leaves out
+    the tools, say; then it is the same object.
     """
-    if raw_tokens <= 0 or not policy.lowest <= tokens / raw_tokens <= policy.highest:
+    lowest = max(policy.lowest, PLAUSIBLE[0])
+    if raw_tokens <= 0 or not lowest <= tokens / raw_tokens <= policy.highest:
         return anchor
     return _moved(anchor, raw_tokens, tokens)
 

@@ -8,13 +8,14 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from proxy.config import LogFormat, LogLevel, LogOptions
-from proxy.context.policy import ModelPolicy
+from proxy.config import Discovery, LogFormat, LogLevel, LogOptions
+from proxy.context.policy import Count, ModelPolicy
 from proxy.edge import logs
 from proxy.edge.tokenizer import Tokenizer
 from proxy.wire.dialects import COUNTERS
@@ -36,14 +37,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
 
 @asynccontextmanager
 async def before(
-    server: LlamaServer, policy: ModelPolicy | None = None
+    server: LlamaServer, policy: ModelPolicy | None = None, *, discovers: bool = False
 ) -> AsyncIterator[tuple[Proxied, openai.AsyncOpenAI]]:
     """The proxy with its real tokenizer before the server, and a client that knows the proxy alone."""
     tokenizer = Tokenizer(logs.build(LogOptions(LogLevel.ERROR, LogFormat.JSON)))
     parts = (tokenizer, memories(server.base_url))
     try:
         async with (
-            proxied(server.base_url, policy=policy, parts=parts) as proxy,
+            proxied(
+                server.base_url, policy=policy, parts=parts, discovery=Discovery(enabled=discovers)
+            ) as proxy,
             openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="a-key", max_retries=0) as client,
         ):
             yield proxy, client
@@ -101,6 +104,32 @@ async def test_b61_a_window_that_a_refusal_told_holds_for_every_other_chat(serve
         assert headers["x-context-window"] == str(WINDOW)
         assert "recover" not in headers["x-context-actions"]
         assert answer.usage.prompt_tokens < WINDOW
+
+
+async def test_b61_a_window_that_nobody_configured_is_asked_of_the_server_and_kept_within(
+    server: LlamaServer,
+) -> None:
+    async with before(server, CUT_LOW, discovers=True) as (proxy, client):
+        headers, answer = await ask(client, talk("Graz", 80))
+        assert headers["x-context-window"] == str(WINDOW)
+        assert headers["x-context-actions"].startswith("drop="), "cut before it was ever refused"
+        assert answer.usage.prompt_tokens < WINDOW
+        assert proxy.events()[0]["window_source"] == "llamacpp: GET v1/models data[].meta.n_ctx"
+
+
+async def test_b61_the_window_of_a_server_with_slots_is_that_of_one_slot(tmp_path: Path) -> None:
+    with running(tmp_path, window=512, slots=2) as shared:
+        async with before(shared, CUT_LOW, discovers=True) as (_, client):
+            headers, _ = await ask(client, talk("Ulm", 1))
+            assert headers["x-context-window"] == "512"
+
+
+async def test_the_server_is_asked_for_its_count_of_a_prompt_near_the_trigger(server: LlamaServer) -> None:
+    async with before(server, replace(CUT_LOW, count=Count.AUTO), discovers=True) as (proxy, client):
+        headers, answer = await ask(client, talk("Linz", 32))
+        assert headers["x-context-tokens"] == str(answer.usage.prompt_tokens)
+        assert headers["x-context-actions"] == "none"
+        assert proxy.events()[0]["usage_based"]
 
 
 # --- usage --------------------------------------------------------------------------------------------------
