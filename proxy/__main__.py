@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy import __version__
+from proxy.cli import measure
 from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load
 from proxy.edge import logs, service
 from proxy.edge.memories import Memories
 from proxy.edge.server import Parts
 from proxy.edge.tokenizer import Tokenizer
-from proxy.errors import ConfigError, TransomError
+from proxy.errors import ConfigError, NoChatRequest, TransomError
 from proxy.stores import Bounds, open_store
 
 try:
@@ -30,8 +31,10 @@ except ImportError:  # not made for every platform; the standard loop serves as 
 else:
     _new_event_loop = uvloop.new_event_loop
 
-COMMANDS: Final = ("serve", "check", "demo")
+COMMANDS: Final = ("serve", "check", "measure", "demo")
 USAGE_ERROR: Final = 2
+NOBODY: Final = "http://127.0.0.1/v1"
+"""The upstream of a measurement, which calls none."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,6 +72,14 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="print the resolved configuration, or every mistake in it")
     _add_configuration(check)
     check.set_defaults(run=_check)
+    asked = commands.add_parser("measure", help="say what a request measures and what would be done to it")
+    asked.add_argument(
+        "file", help="a chat request, a list of messages, or a request in each line; - for standard input"
+    )
+    asked.add_argument("--json", action="store_true", help="one JSON object for each request")
+    asked.add_argument("--model", default="", help="the model of a list of messages")
+    _add_configuration(asked)
+    asked.set_defaults(run=_measure)
     shown = commands.add_parser("demo", help="show a long agent conversation through the proxy, offline")
     shown.add_argument("--window", type=int, default=6000, help="tokens of the demonstration's upstream")
     shown.add_argument("--steps", type=int, default=60, help="requests of the agent")
@@ -109,6 +120,32 @@ def _serve(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     print(describe(_configuration(options)), end="")
     return 0
+
+
+def _measure(options: argparse.Namespace) -> int:
+    if options.config is None and options.upstream is None:
+        options.upstream = NOBODY
+    config = _configuration(options)
+    requests = list(measure.requests_in(_read(options.file), options.file, options.model))
+
+    async def show() -> int:
+        async with _parts(config, LogOptions(LogLevel.WARNING, LogFormat.AUTO)) as parts:
+            await measure.run(
+                requests, config, parts.memories, parts.tokenizer, sys.stdout, as_json=options.json
+            )
+        return 0
+
+    return _run(show())
+
+
+def _read(file: str) -> bytes:
+    """All of a file. Raises NoChatRequest where it cannot be read."""
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as cause:
+        raise NoChatRequest(f"{file} cannot be read: {cause.strerror or cause}.") from cause
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -56,6 +56,14 @@ class BodyTooLarge(TransomError):
     code = "request_too_large"
 
 
+class NoChatRequest(TransomError):
+    """What was handed in to be measured is no chat request."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code = "no_chat_request"
+
+
 class ContextOverflow(TransomError):
     """The prompt cannot be made to fit, and the configuration says to refuse it then."""
 

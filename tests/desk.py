@@ -24,6 +24,7 @@ from proxy.exchange import (
     LookUp,
     Measure,
     Measured,
+    Measurement,
     Memory,
     Order,
     Outcome,
@@ -94,6 +95,20 @@ class Desk:
                 return verdict
             self.done.append(command)
             outcome = self.perform(command)
+
+    def measure(self, body: bytes) -> Measurement:
+        """What this body measures."""
+        terms = Terms(self.policy, self.mode, "http://upstream", "tenant", self.count)
+        course = exchange.measure(chat.read(body, self.reader), terms, self.discovered)
+        outcome: Outcome = None
+        while True:
+            try:
+                question = course.send(outcome)
+            except StopIteration as end:
+                found: Measurement = end.value
+                return found
+            self.done.append(question)
+            outcome = self.find_out(question)
 
     def count(self, text: str) -> int:
         """Tokens of a text."""

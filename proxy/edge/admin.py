@@ -5,6 +5,7 @@ key, and cost no call to the upstream. An endpoint is one function and one row i
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -12,6 +13,7 @@ import msgspec
 
 from proxy.edge.downstream import Downstream
 from proxy.edge.performer import Surroundings
+from proxy.exchange import Measurement
 from proxy.wire import chat
 
 PREFIX: Final = "/-/"
@@ -21,13 +23,23 @@ _KIND: Final = "invalid_request_error"
 Reply = tuple[int, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to an endpoint of ours. `measurement` reads its body as a chat request and measures that."""
+
+    path: str
+    around: Surroundings
+    measurement: Callable[[], Awaitable[Measurement]]
+
+
 def is_own(path: str) -> bool:
     """Whether a path is one of ours rather than the upstream's."""
     return path.startswith(PREFIX)
 
 
-async def answer(method: str, path: str, client: Downstream, around: Surroundings) -> None:
+async def answer(method: str, asked: Asked, client: Downstream) -> None:
     """Answer a request to one of our own paths. Raises ClientGone."""
+    path = asked.path
     methods = _ENDPOINTS.get(path.rstrip("/"), _ONE_STATE if path.startswith(f"{_STATE}/") else None)
     if methods is None:
         said = chat.error_body(f"There is no such endpoint under {PREFIX}.", _KIND, "not_found")
@@ -37,22 +49,27 @@ async def answer(method: str, path: str, client: Downstream, around: Surrounding
         said = chat.error_body(f"This endpoint takes {allowed}.", _KIND, "method_not_allowed")
         await client.say(405, said, f"Allow: {allowed}\r\n".encode())
     else:
-        await client.say(*await methods[method](path, around))
+        await client.say(*await methods[method](asked))
 
 
-async def _healthz(path: str, around: Surroundings) -> Reply:
+async def _healthz(asked: Asked) -> Reply:
     """The process runs and answers; says nothing about the upstream."""
     return 200, b'{"status":"ok"}'
 
 
-async def _state(path: str, around: Surroundings) -> Reply:
+async def _state(asked: Asked) -> Reply:
     """The conversations that this process has served of late."""
-    return 200, msgspec.json.encode({"conversations": around.ledger.listed()})
+    return 200, msgspec.json.encode({"conversations": asked.around.ledger.listed()})
 
 
-async def _forget(path: str, around: Surroundings) -> Reply:
+async def _measure(asked: Asked) -> Reply:
+    """What a chat request measures, and what would be done to it. Raises NoChatRequest and BodyTooLarge."""
+    return 200, msgspec.json.encode(await asked.measurement())
+
+
+async def _forget(asked: Asked) -> Reply:
     """Forget a conversation's checkpoints: its next request is planned from nothing. Raises StoreUnavailable."""
-    id_ = path.rpartition("/")[2]
+    around, id_ = asked.around, asked.path.rpartition("/")[2]
     keys = around.ledger.keys_of(id_)
     if keys is None:
         return 404, chat.error_body("No conversation with this id is listed here.", _KIND, "not_found")
@@ -62,11 +79,12 @@ async def _forget(path: str, around: Surroundings) -> Reply:
     return 200, msgspec.json.encode({"forgotten": len(keys)})
 
 
-Endpoint = Mapping[str, Callable[[str, Surroundings], Awaitable[Reply]]]
+Endpoint = Mapping[str, Callable[[Asked], Awaitable[Reply]]]
 
 _ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
     {
         f"{PREFIX}healthz": MappingProxyType({"GET": _healthz, "HEAD": _healthz}),
+        f"{PREFIX}measure": MappingProxyType({"POST": _measure}),
         _STATE: MappingProxyType({"GET": _state, "HEAD": _state}),
     }
 )

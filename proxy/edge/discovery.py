@@ -94,6 +94,11 @@ class Discovery:
                 await asyncio.wait([known.task], timeout=left)
         return _window(known.found)
 
+    def known(self, who: str) -> Window | None:
+        """What is known of this window already, without asking."""
+        entry = self._known.get(who)
+        return _window(entry.found if entry else None)
+
     @property
     def rounds(self) -> frozenset[asyncio.Task[None]]:
         """The rounds that are under way."""

@@ -108,6 +108,10 @@ class Discovers(Protocol):
         """The model's window as it is told to `who`, the tenant's model."""
         ...
 
+    def known(self, who: str) -> Window | None:
+        """The same without asking."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:

@@ -22,12 +22,13 @@ from proxy.context.policy import Mode
 from proxy.context.tokens import encoding_for
 from proxy.edge import admin, headers, tunnel
 from proxy.edge.downstream import ClientGone, Downstream, relay
+from proxy.edge.measuring import measured
 from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
 from proxy.edge.sidecalls import Origin
 from proxy.edge.upstream import Body, Reply, Upload
 from proxy.edge.windows import MODEL_CHARACTERS, Windows
-from proxy.errors import BodyTooLarge, TransomError
-from proxy.exchange import Terms, Verdict, manage
+from proxy.errors import BodyTooLarge, NoChatRequest, TransomError
+from proxy.exchange import Measurement, Terms, Verdict, manage, measure
 from proxy.wire import chat, model_list
 from proxy.wire.chat import ChatRequest, NotManaged
 
@@ -152,7 +153,8 @@ class Server:
     async def _course(self, visit: Visit) -> None:
         path = visit.origin.path
         if admin.is_own(path):
-            await admin.answer(visit.method, path, visit.client, self._around)
+            asked = admin.Asked(path, self._around, partial(self._measurement, visit))
+            await admin.answer(visit.method, asked, visit.client)
         elif visit.method == hdrs.METH_CONNECT:
             said = chat.error_body(
                 "This is no proxy for tunnels.", "invalid_request_error", "not_implemented"
@@ -166,6 +168,19 @@ class Server:
         else:
             self._note_unmanaged(visit)
             await self._pass(visit, await self._upload(visit))
+
+    async def _measurement(self, visit: Visit) -> Measurement:
+        """What this chat request measures; nothing is sent for that. Raises NoChatRequest and BodyTooLarge."""
+        around = self._around
+        try:
+            request = _read(visit.origin, await self._whole_body(visit), self._reader)
+        except NotManaged as odd:
+            raise NoChatRequest(
+                f"This body cannot be measured ({odd.reason}): send what you would send to /chat/completions."
+            ) from odd
+        terms = self._terms(visit, request)
+        told = None if terms.policy.window else around.discovery.known(f"{terms.tenant}:{request.model}")
+        return await measured(measure(request, terms, told), around.memories, around.tokenizer)
 
     # --- managed ----------------------------------------------------------------------------------------------
 

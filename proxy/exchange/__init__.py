@@ -26,11 +26,12 @@ from proxy.exchange.commands import (
     Summarised,
 )
 from proxy.exchange.course import Exchange, manage
+from proxy.exchange.measurement import Measurement, measure
 from proxy.exchange.verdict import SideCall, Terms, Verdict
 
 __all__ = [
     "Accepted", "Ask", "Command", "Count", "Counted", "Discover", "Discovered", "Exchange", "Learn",
-    "LookUp", "Measure", "Measured", "Memory", "Order", "Outcome", "Prepare", "Question", "Refused",
-    "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms", "Verdict",
-    "manage",
+    "LookUp", "Measure", "Measured", "Measurement", "Memory", "Order", "Outcome", "Prepare", "Question",
+    "Refused", "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms",
+    "Verdict", "manage", "measure",
 ]  # fmt: skip

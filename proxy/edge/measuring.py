@@ -1,0 +1,48 @@
+"""Measures one request for whoever asks, with the code that serves, and calls nobody for it.
+
+Rules. Only questions of an exchange are performed here, and those of them alone that the process itself can answer.
+"""
+
+from typing import assert_never
+
+from proxy.edge.performer import Measures, Remembers
+from proxy.exchange import (
+    Count,
+    Counted,
+    Discover,
+    Discovered,
+    LookUp,
+    Measure,
+    Measured,
+    Measurement,
+    Outcome,
+    Question,
+)
+from proxy.exchange.measurement import Measuring
+
+
+async def measured(course: Measuring, memories: Remembers, tokenizer: Measures) -> Measurement:
+    """Drive the course of a measurement to its end."""
+    try:
+        question = next(course)
+        while True:
+            question = course.send(await _answer(question, memories, tokenizer))
+    except StopIteration as end:
+        found: Measurement = end.value
+        return found
+    finally:
+        course.close()
+
+
+async def _answer(question: Question, memories: Remembers, tokenizer: Measures) -> Outcome:
+    match question:
+        case LookUp(model=model, chain=chain, opening=opening, who=who):
+            return await memories.recall(model, chain, opening, who)
+        case Measure(model=model, messages=messages, extras=extras):
+            return Measured(*await tokenizer.sizes(messages, extras, model))
+        case Discover():
+            return Discovered(None)
+        case Count():
+            return Counted(None)
+        case _:
+            assert_never(question)
