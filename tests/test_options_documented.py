@@ -21,6 +21,7 @@ from proxy.config.kinds import Wrong
 from proxy.config.model_options import MODELS
 from proxy.config.options import FLAGS, ROOT, walk
 from proxy.context.policy import ModelPolicy
+from tests.peers.certificates import pem_files
 
 EXAMPLE: Final = Path(__file__).resolve().parents[1] / "config.example.yaml"
 EXAMPLE_UPSTREAM: Final = "http://127.0.0.1:8080/v1"
@@ -166,7 +167,13 @@ def test_what_the_example_switches_off_is_a_valid_value(
 ) -> None:
     path = tmp_path / "everything-on.yaml"
     path.write_text(with_everything_on(EXAMPLE.read_text(encoding="utf-8")), encoding="utf-8")
-    config = load(path, Flags(), {"SUMMARY_API_KEY": "made-up", "TENANT_SECRET": "made-up-too"})
+    files = pem_files(tmp_path)
+    environ = {
+        f"{server}_{name}": str(file)
+        for server in ("UPSTREAM", "SUMMARY")
+        for name, file in (("CA_FILE", files.ca), ("CERT_FILE", files.certificate), ("KEY_FILE", files.key))
+    }
+    config = load(path, Flags(), environ | {"SUMMARY_API_KEY": "made-up", "TENANT_SECRET": "made-up-too"})
     assert [name for name, shown in example.items() if shown.is_off]
     assert config.policy_for("any").window == 128_000
     assert config.side_calls.api_key is not None

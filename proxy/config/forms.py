@@ -5,6 +5,7 @@ of the same name in the section's dataclass. Nothing here knows an option.
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ class Section:
 
     selector   set for a list of such mappings: the option that says what an element is for
     ascending  options whose values must grow in this order
+    check      of the values that are given: the name of one that is of no use, and why
     """
 
     name: str
@@ -41,6 +43,7 @@ class Section:
     members: "tuple[Option | Section, ...]"
     selector: Option | None = None
     ascending: tuple[str, ...] = ()
+    check: Callable[[Mapping[str, Any]], tuple[str, str] | None] | None = None
 
     @property
     def entries(self) -> "tuple[Option | Section, ...]":

@@ -293,6 +293,16 @@ def _is_odd(field: str | None, spec: str | None, conversion: str | None, known: 
     return field is not None and (field not in known or bool(spec) or conversion is not None)
 
 
+def _read_file(text: str) -> object:
+    path = text.strip()
+    if path.startswith("~"):
+        return Wrong("begins with ~, which is not expanded; write for example ${HOME}/ca.pem")
+    return path if path and path.isprintable() else Wrong("is no path of a file")
+
+
+FILE: Final = Kind(_read_file)
+"""A path; whether there is such a file is another question."""
+
 # --- places -----------------------------------------------------------------------------------------------------
 
 

@@ -6,11 +6,11 @@ so a row is all that a new option needs. Sentences are for the person who edits 
 word.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from proxy.config import kinds
+from proxy.config import kinds, tls
 from proxy.config.forms import Option, Section
 from proxy.config.model_options import MODELS
 from proxy.config.values import (
@@ -22,7 +22,41 @@ from proxy.config.values import (
     LogOptions,
     SideCalls,
     Tenant,
+    Tls,
     Upstream,
+)
+
+TLS: Final = Section(
+    "tls",
+    Tls,
+    "How https connections to it are secured.",
+    (
+        Option(
+            "ca_file",
+            kinds.FILE,
+            "Certificates of the authorities that are trusted, in place of the system's own; a PEM file.",
+            "Set it for a server whose certificate a private authority has signed.",
+        ),
+        Option(
+            "cert_file",
+            kinds.FILE,
+            "The certificate that the proxy shows to the server; a PEM file, in which its key may stand too.",
+            "Set it for a server that asks for client certificates.",
+        ),
+        Option(
+            "key_file",
+            kinds.FILE,
+            "The private key of cert_file, without a password; a PEM file.",
+            "Set it where the key stands in a file of its own.",
+        ),
+        Option(
+            "verify",
+            kinds.SWITCH,
+            "Whether the server's certificate is verified.",
+            "Set it to false for a short trial alone: anyone on the way could read keys and chats.",
+        ),
+    ),
+    check=tls.problem,
 )
 
 UPSTREAM: Final = Section(
@@ -63,6 +97,13 @@ UPSTREAM: Final = Section(
             "Set it when your local server has more, or a remote one has only 1.",
             unit="requests",
         ),
+        Option(
+            "trust_env",
+            kinds.SWITCH,
+            "Whether HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY of the environment hold, for side calls as well.",
+            "Set it to true where the way out is through an HTTP proxy.",
+        ),
+        TLS,
     ),
 )
 
@@ -106,6 +147,13 @@ LOG: Final = Section(
     ),
 )
 
+
+def _unused_tls(side_calls: Mapping[str, Any]) -> tuple[str, str] | None:
+    if Tls(**side_calls.get("tls", {})) != Tls() and side_calls.get("base_url") is None:
+        return "tls", "is of no use without a base_url here; upstream.tls holds for the main calls' server"
+    return None
+
+
 SIDE_CALLS: Final = Section(
     "side_calls",
     SideCalls,
@@ -148,7 +196,9 @@ SIDE_CALLS: Final = Section(
             "Sent with side calls as it is; left out, nothing is sent.",
             "Set it low for a model that thinks too long over a summary.",
         ),
+        TLS,
     ),
+    check=_unused_tls,
 )
 
 DISCOVERY: Final = Section(

@@ -119,6 +119,7 @@ class Reading:
 
     def _section(self, section: Section, node: yaml.Node | None, place: _Place) -> dict[str, Any]:
         values: dict[str, Any] = {}
+        before = len(self.mistakes)
         if node is not None and not _is_mapping(node):
             self._note(place, f"must hold keys of its own: {_names(section)}")
             return values
@@ -129,6 +130,10 @@ class Reading:
             if value is not None:
                 values[member.name] = value
         self._check_order(section, values, entries)
+        if section.check is not None and len(self.mistakes) == before:
+            unusable = section.check(values)
+            if unusable is not None:
+                self._note(entries[unusable[0]].place, unusable[1])
         return values
 
     def _member(self, section: Section, member: Option | Section, entry: _Entry) -> Any:

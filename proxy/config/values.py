@@ -145,6 +145,21 @@ def is_on_this_machine(base_url: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """Secure connections to a server, by PEM files.
+
+    ca_file    authorities that are trusted; None = the system's
+    cert_file  our own certificate, with its key or that in key_file; None = none
+    verify     whether the server's certificate is verified
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Upstream:
     """The server with the model behind.
 
@@ -153,6 +168,7 @@ class Upstream:
     connect_timeout  seconds for a connection to open
     idle_timeout     seconds of silence, before the first byte or between two
     slots            requests that it works on at the same time; None = 1 on this machine, else unknown
+    trust_env        whether the environment's HTTP proxies are used, for side calls too
     """
 
     base_url: str
@@ -160,6 +176,8 @@ class Upstream:
     connect_timeout: float = 10.0
     idle_timeout: float = 600.0
     slots: int | None = None
+    trust_env: bool = False
+    tls: Tls = Tls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +216,7 @@ class SideCalls:
     api_key: Secret | None = None
     model: str | None = None
     reasoning_effort: str | None = None
+    tls: Tls = Tls()
 
 
 @dataclass(frozen=True, slots=True)

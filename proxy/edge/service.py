@@ -11,9 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Final
 
 from aiohttp import web
+from structlog.typing import FilteringBoundLogger
 
-from proxy.config import Address, Config, SocketFile, is_loopback
-from proxy.config.values import is_on_this_machine
+from proxy.config import Address, Config, SocketFile, is_loopback, tls
+from proxy.config.values import Tls, is_on_this_machine
 from proxy.edge import logs, socketfile
 from proxy.edge.counts import Counts
 from proxy.edge.discovery import Discovery
@@ -24,7 +25,7 @@ from proxy.edge.questions import Questions
 from proxy.edge.server import LAST_SECOND, Parts, Server
 from proxy.edge.sidecalls import SideCaller
 from proxy.edge.summaries import Summaries
-from proxy.edge.upstream import LINE_BYTES, MOST_HEADERS, Timeouts, Upstream
+from proxy.edge.upstream import LINE_BYTES, MOST_HEADERS, Timeouts, Upstream, Way
 from proxy.errors import CannotListen
 from proxy.wire import chat
 
@@ -41,7 +42,7 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
     base = Base.of(options.base_url)
     with logs.adopted(log):
         async with (
-            Upstream(timeouts, path=base.socket) as upstream,
+            Upstream(timeouts, _way(config, base, options.tls)) as upstream,
             _beside(config, timeouts, upstream) as aside,
             _summaries(config, parts, aside, base, key) as summaries,
             _discovery(config, questions := Questions(upstream, base, key)) as discovery,
@@ -62,6 +63,7 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
             server = Server(config, around, log)
             async with _listening(config, server, grace) as url:
                 log.info("listening", url=url, upstream=options.base_url)
+                _warn_of_unverified(config, log)
                 if key and not is_loopback(config.listen):
                     # B134: whoever reaches the address can use the key.
                     log.warning("key_is_open_to_the_network", address=str(config.listen))
@@ -75,8 +77,15 @@ async def _beside(config: Config, timeouts: Timeouts, upstream: Upstream) -> Asy
     if base_url is None:
         yield upstream
         return
-    async with Upstream(timeouts, path=Base.of(base_url).socket) as aside:
+    async with Upstream(timeouts, _way(config, Base.of(base_url), config.side_calls.tls)) as aside:
         yield aside
+
+
+def _way(config: Config, base: Base, options: Tls) -> Way:
+    if base.socket:
+        return Way(path=base.socket)
+    secured = tls.context(options)
+    return Way.of_environment(base.origin, secured) if config.upstream.trust_env else Way(tls=secured)
 
 
 @asynccontextmanager
@@ -100,6 +109,12 @@ async def _discovery(config: Config, questions: Questions) -> AsyncIterator[Disc
         yield discovery
     finally:
         await discovery.close()
+
+
+def _warn_of_unverified(config: Config, log: FilteringBoundLogger) -> None:
+    for name, options in (("upstream", config.upstream), ("side_calls", config.side_calls)):
+        if not options.tls.verify:
+            log.warning("certificate_is_not_verified", server=name, url=options.base_url)
 
 
 def _has_room_for_side_calls(config: Config) -> bool:

@@ -8,17 +8,20 @@ to its end takes its connection with it, so an upstream never goes on working fo
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, StreamReader
 from yarl import URL
 
 from proxy.edge.headers import RawHeaders, asks_for_websocket
-from proxy.errors import TransomError, UpstreamBroke, UpstreamTimeout, UpstreamUnreachable
+from proxy.errors import ConfigError, TransomError, UpstreamBroke, UpstreamTimeout, UpstreamUnreachable
 
 LINE_BYTES: Final = 64 * 1024
 """The longest header line or status line that is read. The library's 8,190 bytes are less than some tokens (B99)."""
@@ -48,6 +51,34 @@ class Timeouts:
 
     connect: float = 10.0
     idle: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a server is reached: through the Unix socket `path`, through an HTTP proxy, with `tls`; or straight."""
+
+    path: str = ""
+    proxy: URL | None = None
+    tls: ssl.SSLContext | None = None
+
+    @classmethod
+    def of_environment(cls, origin: str, tls: ssl.SSLContext | None) -> Self:
+        """Through the proxy that the environment names for this origin, if any. Raises ConfigError."""
+        parts = urlsplit(origin)
+        proxies = getproxies()
+        proxy = proxies.get(parts.scheme) or proxies.get("all")
+        if not proxy or proxy_bypass(parts.netloc) or proxy_bypass(parts.hostname or ""):
+            return cls(tls=tls)
+        url = URL(proxy if "://" in proxy else f"http://{proxy}")
+        if url.scheme != "http" or not url.host:
+            raise ConfigError(
+                f"The environment names a proxy for {parts.scheme} that does not begin with http://, and"
+                " upstream.trust_env says to use it. Name another one, or put the server's host into NO_PROXY."
+            )
+        return cls(proxy=url, tls=tls)
+
+
+DIRECT: Final = Way()
 
 
 class Upload:
@@ -131,14 +162,11 @@ class Reply:
 
 
 class Upstream:
-    """Calls to one base URL's host. To be used as `async with`, which opens and closes its connections.
+    """Calls to one base URL's host. To be used as `async with`, which opens and closes its connections."""
 
-    `path` is that of the Unix socket that the host listens on, if it is one.
-    """
-
-    def __init__(self, timeouts: Timeouts, *, path: str = "") -> None:
+    def __init__(self, timeouts: Timeouts, way: Way = DIRECT) -> None:
         self._timeouts = timeouts
-        self._path = path
+        self._way = way
         self._pooled: ClientSession | None = None
         self._fresh: ClientSession | None = None
 
@@ -192,13 +220,14 @@ class Upstream:
         return self._pooled, self._fresh
 
     def _connector(self, *, reuse: bool) -> aiohttp.BaseConnector:
-        idle = _IDLE_CONNECTION if reuse else None
-        if self._path:
-            return aiohttp.UnixConnector(self._path, limit=0, force_close=not reuse, keepalive_timeout=idle)
+        way, idle = self._way, _IDLE_CONNECTION if reuse else None
+        if way.path:
+            return aiohttp.UnixConnector(way.path, limit=0, force_close=not reuse, keepalive_timeout=idle)
         return aiohttp.TCPConnector(
             limit=0,  # 100 by default, and the rest would queue in silence: how many there are the clients decide
             ttl_dns_cache=_DNS_CACHE,
             happy_eyeballs_delay=0.25,  # `localhost` is often ::1 first where the server has only 127.0.0.1 (B102)
+            ssl=way.tls or True,  # True: the certificate is verified, by the system's authorities
             force_close=not reuse,
             keepalive_timeout=idle,
         )
@@ -207,6 +236,7 @@ class Upstream:
         timeouts = self._timeouts
         return ClientSession(
             connector=self._connector(reuse=reuse),
+            proxy=self._way.proxy,  # not the library's trust_env, which would also send credentials out of a .netrc
             # 300 s in all by default: a long answer would be cut off in the middle.
             timeout=aiohttp.ClientTimeout(
                 total=None, connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=timeouts.idle
@@ -312,16 +342,21 @@ _UNANSWERED: Final[tuple[_Row, ...]] = (
         UpstreamUnreachable,
         "No secure connection to the upstream: check its certificate.",
     ),
+    (
+        aiohttp.ClientProxyConnectionError,  # a kind of connector error, and so before that one
+        UpstreamUnreachable,
+        "The proxy before the upstream cannot be reached.",
+    ),
+    (
+        aiohttp.ClientHttpProxyError,
+        UpstreamUnreachable,
+        "The proxy before the upstream did not open a way to it.",
+    ),
     (aiohttp.ClientConnectorDNSError, UpstreamUnreachable, "The name of the upstream cannot be resolved."),
     (
         aiohttp.ClientConnectorError,
         UpstreamUnreachable,
         "The upstream cannot be reached: nothing accepts there.",
-    ),
-    (
-        aiohttp.ClientProxyConnectionError,
-        UpstreamUnreachable,
-        "The proxy before the upstream cannot be reached.",
     ),
     (aiohttp.ClientConnectionError, _Dropped, "The upstream closed the connection before it answered."),
     (aiohttp.ClientResponseError, UpstreamBroke, "The upstream answered with something that is not HTTP."),

@@ -49,7 +49,7 @@ async def is_served(proxy: Proxied) -> bool:
 
 async def both_ways(folder: Path) -> None:
     async with (
-        ScriptedUpstream(otherwise=OK, path=folder / "up%stream.sock") as upstream,
+        ScriptedUpstream(otherwise=OK, at=folder / "up%stream.sock") as upstream,
         proxied(upstream.base_url, listen=SocketFile(str(folder / "proxy.sock"))) as proxy,
         RawClient(proxy.url) as client,
     ):
@@ -74,7 +74,7 @@ def test_requests_pass_on_the_faster_loop_as_well(folder: Path) -> None:
 async def test_a_websocket_passes_from_one_socket_to_another(folder: Path) -> None:
     answer = raw_answer(SWITCH, b"\x81\x05Hello", peers.Cut.CLOSE)
     async with (
-        ScriptedUpstream([answer], path=folder / "up.sock") as upstream,
+        ScriptedUpstream([answer], at=folder / "up.sock") as upstream,
         proxied(upstream.base_url, listen=SocketFile(str(folder / "proxy.sock"))) as proxy,
         RawClient(proxy.url) as client,
     ):
@@ -88,7 +88,7 @@ async def test_a_websocket_passes_from_one_socket_to_another(folder: Path) -> No
 
 async def test_a_stale_connection_to_a_socket_is_replaced_as_any_other(folder: Path) -> None:
     script = [OK, raw_answer(peers.Cut.CLOSE), OK]
-    async with ScriptedUpstream(script, path=folder / "up.sock") as upstream:
+    async with ScriptedUpstream(script, at=folder / "up.sock") as upstream:
         async with proxied(upstream.base_url) as proxy, RawClient(proxy.url) as client:
             assert [(await client.post("/v1/embeddings", {})).status for _ in range(2)] == [200, 200]
         assert upstream.request_count == 3
@@ -99,7 +99,7 @@ async def test_side_calls_go_to_a_socket_of_their_own(folder: Path) -> None:
     answer = json_answer(peers.completion(peers.text_message("Hello."), usage=peers.usage(50, 5)))
     async with (
         ScriptedUpstream([answer]) as upstream,
-        ScriptedUpstream([summary], path=folder / "side.sock") as side,
+        ScriptedUpstream([summary], at=folder / "side.sock") as side,
         proxied(upstream.base_url, policy=COMPACTED, side_calls=SideCalls(base_url=side.base_url)) as proxy,
         RawClient(proxy.url) as client,
     ):
@@ -109,7 +109,7 @@ async def test_side_calls_go_to_a_socket_of_their_own(folder: Path) -> None:
 
 
 async def test_an_upstream_whose_socket_is_not_there_is_a_502_of_our_own(folder: Path) -> None:
-    base_url = ScriptedUpstream(path=folder / "gone.sock").base_url
+    base_url = ScriptedUpstream(at=folder / "gone.sock").base_url
     async with proxied(base_url) as proxy, RawClient(proxy.url) as client:
         response = await client.request("GET", "/v1/models")
     assert (response.status, response.json()["error"]["code"]) == (502, "upstream_unreachable")

@@ -9,6 +9,7 @@ long a test waits for what never comes.
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -68,8 +69,9 @@ class ScriptedUpstream:
     """Answers request after request from a script, then with `otherwise`, then with a 500 that says so.
 
     `continues`: an `Expect: 100-continue` is granted before the body is read. `keep`: so many of the newest
-    requests stay in `requests`, None = all. `path`: a Unix socket in the place of `host` and `port`. Use as an
-    asynchronous context manager; `url` is `http://127.0.0.1:PORT`, `base_url` the same with `/v1`.
+    requests stay in `requests`, None = all. `at`: the address it listens on, or the path of a Unix socket. `tls`: of a
+    server with https. Use as an asynchronous context manager; `url` is `http://127.0.0.1:PORT`, `base_url` the same
+    with `/v1`.
     """
 
     def __init__(
@@ -79,17 +81,17 @@ class ScriptedUpstream:
         otherwise: Reply | None = None,
         continues: bool = True,
         keep: int | None = None,
-        host: str = "127.0.0.1",
         port: int = 0,
-        path: Path | None = None,
+        at: str | Path = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.script = list(script)
         self.otherwise = otherwise
         self.continues = continues
         self.keep = keep
-        self.host = host
         self.port = port
-        self.path = path
+        self.at = at
+        self.tls = tls
         self.requests: list[Request] = []
         self.request_count = 0
         self.incomplete_requests = 0
@@ -102,10 +104,10 @@ class ScriptedUpstream:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        if self.path is not None:
-            self._server = await loop.create_unix_server(lambda: _Connection(self), self.path)
+        if isinstance(self.at, Path):
+            self._server = await loop.create_unix_server(lambda: _Connection(self), self.at)
             return self
-        self._server = await loop.create_server(lambda: _Connection(self), self.host, self.port)
+        self._server = await loop.create_server(lambda: _Connection(self), self.at, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -127,9 +129,10 @@ class ScriptedUpstream:
 
     @property
     def url(self) -> str:
-        if self.path is not None:
-            return f"http+unix://{quote(str(self.path), safe='')}"
-        return f"http://{self.host}:{self.port}"
+        if isinstance(self.at, Path):
+            return f"http+unix://{quote(str(self.at), safe='')}"
+        host = f"[{self.at}]" if ":" in self.at else self.at
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
     @property
     def base_url(self) -> str:
@@ -202,7 +205,10 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
-        self._transport.set_write_buffer_limits(high=0)  # so that "flushed" means: in the kernel's hands
+        if (
+            self._owner.tls is None
+        ):  # whose transports would say that they are full, and never that they are not
+            self._transport.set_write_buffer_limits(high=0)  # so that "flushed" means: in the kernel's hands
         self._number = self._owner.opened(self)
         self._task = asyncio.get_running_loop().create_task(self._serve())
         self._task.add_done_callback(self._served)

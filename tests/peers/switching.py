@@ -5,6 +5,7 @@ bounded, so that a test fails instead of hanging.
 """
 
 import asyncio
+import ssl
 from types import TracebackType
 from typing import Self
 
@@ -64,15 +65,18 @@ class Line:
 class SwitchingUpstream:
     """Reads the head of a request, answers it with `answer`, and hands the connection over by `line`."""
 
-    def __init__(self, answer: bytes = SWITCH, *, closes: bool = False) -> None:
+    def __init__(
+        self, answer: bytes = SWITCH, *, closes: bool = False, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.answer = answer
         self.closes = closes
+        self.tls = tls
         self.lines: list[Line] = []
         self._came: asyncio.Queue[Line] = asyncio.Queue()
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -86,7 +90,7 @@ class SwitchingUpstream:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     async def line(self) -> Line:
         """The next connection."""
