@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self, TypeAlias
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, StreamReader
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from proxy.edge.headers import RawHeaders, asks_for_websocket
@@ -233,9 +235,10 @@ class Upstream:
         )
 
     def _session(self, *, reuse: bool) -> ClientSession:
-        timeouts = self._timeouts
+        timeouts, connector = self._timeouts, self._connector(reuse=reuse)
+        connector._factory = partial(_connection, asyncio.get_running_loop())
         return ClientSession(
-            connector=self._connector(reuse=reuse),
+            connector=connector,
             proxy=self._way.proxy,  # not the library's trust_env, which would also send credentials out of a .netrc
             # 300 s in all by default: a long answer would be cut off in the middle.
             timeout=aiohttp.ClientTimeout(
@@ -266,6 +269,41 @@ def is_listened_on(path: str) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------- details
+
+
+class _Begun(aiohttp.ClientConnectionError):
+    """The connection went away behind the first byte of an answer and before the end of its head."""
+
+
+class _Connection(ResponseHandler):
+    """The library's connection, which also knows whether the upstream has said anything to the newest request.
+
+    What it has begun to answer it has taken in, and must not get again.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._has_begun = False
+
+    def set_response_params(self, **parameters: Any) -> None:
+        """Be ready for the answer to another request."""
+        self._has_begun = False
+        super().set_response_params(**parameters)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of an answer, interim ones included."""
+        self._has_begun = self._has_begun or bool(data)
+        super().data_received(data)
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
+        """What whoever waits for the head of the answer is told."""
+        if self._has_begun and isinstance(exc, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+            exc, exc_cause = _Begun(), exc
+        super().set_exception(exc, exc if exc_cause is None else exc_cause)
+
+
+def _connection(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return _Connection(loop)
 
 
 class _Dropped(UpstreamUnreachable):
@@ -322,10 +360,6 @@ async def _translate(request: ClientRequest, send: ClientHandlerType) -> ClientR
     """Foreign errors become ours inside the library's own loop, which would repeat idempotent calls by its own rule."""
     try:
         return await send(request)
-    except aiohttp.ServerDisconnectedError as cause:
-        if isinstance(cause.message, str):
-            raise _ours(cause, _UNANSWERED) from cause
-        raise UpstreamBroke("The upstream closed the connection in the head of its answer.") from cause
     except _FOREIGN as cause:
         raise _ours(cause, _UNANSWERED) from cause
 
@@ -358,6 +392,7 @@ _UNANSWERED: Final[tuple[_Row, ...]] = (
         UpstreamUnreachable,
         "The upstream cannot be reached: nothing accepts there.",
     ),
+    (_Begun, UpstreamBroke, "The upstream closed the connection in the head of its answer."),
     (aiohttp.ClientConnectionError, _Dropped, "The upstream closed the connection before it answered."),
     (aiohttp.ClientResponseError, UpstreamBroke, "The upstream answered with something that is not HTTP."),
     (aiohttp.ClientError, UpstreamUnreachable, "The upstream could not be called."),

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -111,6 +112,62 @@ async def test_b103_a_call_is_not_repeated_on_a_fresh_connection_or_after_a_byte
         assert upstream.request_count == 3
     assert (fresh.status, fresh.json()["error"]["code"]) == (502, "upstream_unreachable")
     assert (begun.status, begun.json()["error"]["code"]) == (502, "upstream_closed")
+
+
+@pytest.mark.parametrize("how", list(Cut))
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"H",
+        b"HTTP/1.1 200 O",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+    ],
+)
+async def test_b103_a_reused_connection_that_has_begun_to_answer_is_not_replaced(
+    said: bytes, how: Cut
+) -> None:
+    arrived = asyncio.Event()
+    async with (
+        ScriptedUpstream([OK, raw_answer(said, arrived, how), OK]) as upstream,
+        proxied(upstream.url) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        assert (await client.post("/v1/embeddings", ONE)).status == 200
+        await client.start("/v1/embeddings", ONE)
+        await upstream.received(2)
+        async with RawClient(proxy.url) as other:
+            for _ in range(20):  # what has been said is heard meanwhile
+                await other.request("GET", "/-/healthz")
+        arrived.set()
+        response = await client.read()
+        assert response.status == 502 or not response.complete
+        assert upstream.request_count == 2
+
+
+LLAMA_CPP = (*JSON, ("Keep-Alive", "timeout=5, max=100"))
+
+
+@pytest.mark.parametrize("fields", [LLAMA_CPP, JSON], ids=["llama.cpp", "uvicorn"])
+@pytest.mark.parametrize("how", list(Cut))
+async def test_b103_posts_to_a_server_that_closes_idle_connections_never_fail(
+    fields: tuple[tuple[str, str], ...], how: Cut
+) -> None:
+    """Both close 5 s after an answer, without a word: before the next request, or while it is on its way."""
+    answer = json_answer({"ok": True}, headers=fields)
+    closing = replace(answer, then=Cut.CLOSE)
+    script = [answer, raw_answer(how), answer, closing, answer, raw_answer(how), closing, closing, answer]
+    async with (
+        ScriptedUpstream(script) as upstream,
+        proxied(upstream.url) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        for _ in range(7):
+            assert (await client.post(CHAT, ONE)).status == 200
+        assert [request.body for request in upstream.requests] == [ONE] * len(script)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
