@@ -48,6 +48,14 @@ class UpstreamTimeout(TransomError):
     code = "upstream_timeout"
 
 
+class ClientStalled(TransomError):
+    """The client began to send its request and went silent for longer than configured."""
+
+    status = 408
+    kind = "invalid_request_error"
+    code = "request_timeout"
+
+
 class BodyTooLarge(TransomError):
     """The request's body is over the limit that this proxy is configured with."""
 

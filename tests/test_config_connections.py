@@ -23,6 +23,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> PemFiles:
     return pem_files(tmp_path_factory.mktemp("certificates"))
 
 
+def test_b102_a_host_stays_as_it_is_written(folder: Path) -> None:
+    for url in ("http://localhost:11434/v1", "https://api.example.com", "http://[::1]:1/openai/v1"):
+        assert read(folder, f"upstream: {{base_url: '{url}/'}}").upstream.base_url == url
+
+
 @pytest.mark.parametrize("text", ["unix:/run/transom.sock", "unix:///run/transom.sock"])
 def test_a_socket_to_listen_on_is_a_file_of_this_machine(folder: Path, text: str) -> None:
     listen = read(folder, f"{UPSTREAM}listen: '{text}'").listen

@@ -292,6 +292,12 @@ ROOT: Final = Section(
             "The largest request body; a larger one is answered with 413.",
             "Lower it where memory is short.",
         ),
+        Option(
+            "client_idle_timeout",
+            kinds.DURATION,
+            "How long a client may stay silent in the middle of its request's body; then it is answered with 408.",
+            "Raise it for clients that send live audio with long pauses.",
+        ),
         TENANT,
         LOG,
         SIDE_CALLS,

@@ -259,12 +259,18 @@ class ModelRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All options, resolved. `max_body` is bytes; `models` ends in a rule that matches everything."""
+    """All options, resolved.
+
+    max_body             bytes of a request's body
+    client_idle_timeout  seconds that a client may be silent in the middle of it
+    models               ends in a rule that matches everything
+    """
 
     upstream: Upstream
     listen: Address | SocketFile = Address("127.0.0.1", 8787)
     store: StoreURL = IN_MEMORY
     max_body: int = 256 * 2**20
+    client_idle_timeout: float = 120.0
     tenant: Tenant = Tenant()
     log: LogOptions = LogOptions()
     side_calls: SideCalls = SideCalls()

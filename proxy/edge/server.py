@@ -25,9 +25,9 @@ from proxy.edge.downstream import ClientGone, Downstream, relay
 from proxy.edge.measuring import measured
 from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
 from proxy.edge.sidecalls import Origin
-from proxy.edge.upstream import Body, Reply, Upload
+from proxy.edge.upstream import Body, Reply, Upload, next_piece
 from proxy.edge.windows import MODEL_CHARACTERS, Windows
-from proxy.errors import BodyTooLarge, NoChatRequest, TransomError
+from proxy.errors import BodyTooLarge, ClientStalled, NoChatRequest, TransomError
 from proxy.exchange import Measurement, Terms, Verdict, manage, measure
 from proxy.wire import chat, model_list
 from proxy.wire.chat import ChatRequest, NotManaged
@@ -138,6 +138,8 @@ class Server:
             await self._attend(visit)
         except TransomError as error:
             visit.reason = error.code
+            if isinstance(error, ClientStalled):
+                visit.client.close_after()
             await visit.client.refuse(error)
 
     async def _attend(self, visit: Visit) -> None:
@@ -306,7 +308,7 @@ class Server:
         if not request.body_exists:
             return None
         await visit.client.let_body_come()
-        visit.upload = Upload(request.content)
+        visit.upload = Upload(request.content, self._config.client_idle_timeout)
         return visit.upload
 
     async def _whole_body(self, visit: Visit) -> bytes:
@@ -318,7 +320,7 @@ class Server:
             await visit.client.let_body_come()
         pieces: list[bytes] = []
         try:
-            while piece := await request.content.readany():
+            while piece := await next_piece(request.content, self._config.client_idle_timeout):
                 visit.received_bytes += len(piece)
                 if visit.received_bytes > limit:
                     raise self._too_large(visit)

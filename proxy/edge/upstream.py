@@ -23,7 +23,14 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from proxy.edge.headers import RawHeaders, asks_for_websocket
-from proxy.errors import ConfigError, TransomError, UpstreamBroke, UpstreamTimeout, UpstreamUnreachable
+from proxy.errors import (
+    ClientStalled,
+    ConfigError,
+    TransomError,
+    UpstreamBroke,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 
 LINE_BYTES: Final = 64 * 1024
 """The longest header line or status line that is read. The library's 8,190 bytes are less than some tokens (B99)."""
@@ -83,16 +90,29 @@ class Way:
 DIRECT: Final = Way()
 
 
+async def next_piece(content: StreamReader, patience: float) -> bytes:
+    """The next bytes of a client's body, none at its end. Raises ClientStalled when none come for so many seconds."""
+    try:
+        async with asyncio.timeout(patience):
+            return await content.readany()
+    except TimeoutError as cause:
+        raise ClientStalled(
+            "The body of this request stopped coming before its end; client_idle_timeout in this proxy's configuration"
+            " says how long it waits."
+        ) from cause
+
+
 class Upload:
-    """A client's body on its way up, piece by piece as it comes.
+    """A client's body on its way up, piece by piece as it comes, each within `patience` seconds.
 
     `size` counts the bytes that went by. While they are few they are kept, so that a call can be repeated.
     """
 
-    __slots__ = ("_content", "_kept", "size")
+    __slots__ = ("_content", "_kept", "_patience", "size")
 
-    def __init__(self, content: StreamReader) -> None:
+    def __init__(self, content: StreamReader, patience: float) -> None:
         self._content = content
+        self._patience = patience
         self._kept: list[bytes] = []
         self.size = 0
 
@@ -105,7 +125,7 @@ class Upload:
         """The pieces until the body ends; raises what ended it early."""
         for piece in self._kept:
             yield piece
-        while piece := await self._content.readany():
+        while piece := await next_piece(self._content, self._patience):
             self.size += len(piece)
             if self.can_repeat:
                 self._kept.append(piece)
@@ -361,6 +381,8 @@ async def _translate(request: ClientRequest, send: ClientHandlerType) -> ClientR
     try:
         return await send(request)
     except _FOREIGN as cause:
+        if isinstance(cause.__cause__, ClientStalled):  # it ended the call where its body was read
+            raise cause.__cause__ from None
         raise _ours(cause, _UNANSWERED) from cause
 
 
