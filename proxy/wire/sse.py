@@ -287,7 +287,7 @@ class Observer:
             case _Kind.EVENT:
                 return self._read_event(piece.raw)
             case _Kind.OVERSIZE:
-                self.frames += _DATA_LINE.search(piece.raw, 0, self._limit) is not None
+                self.frames += _has_data(piece.raw, self._limit)
                 self.started = True
                 return False
             case _Kind.PASSED | _Kind.TAIL:
@@ -359,6 +359,14 @@ class UsageFilter(Observer):
         if piece.kind is not _Kind.TAIL:  # A tail goes the way of what it belongs to.
             self._removed = usage_only
         return _comments(piece.raw) if self._removed else piece.raw
+
+
+def _has_data(raw: bytes, stop: int) -> bool:
+    """Whether a line of data begins in the first bytes of an event, which may be millions."""
+    # Where none begins, a search for bytes tells that in a hundredth of the time of one for a pattern.
+    found = [at for line in (b"\ndata", b"\rdata") if (at := raw.find(line, 0, stop)) >= 0]
+    start = 0 if raw.startswith(b"data") else min(found, default=stop)
+    return _DATA_LINE.search(raw, start, stop) is not None
 
 
 def _only_data(event: bytes) -> bytes | None:
