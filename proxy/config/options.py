@@ -289,7 +289,8 @@ ROOT: Final = Section(
         Option(
             "max_body",
             kinds.SIZE,
-            "The largest request body; a larger one is answered with 413.",
+            "The largest request body; a larger one is answered with 413, and a compressed one that would decode"
+            " to more is forwarded unmanaged.",
             "Lower it where memory is short.",
         ),
         Option(

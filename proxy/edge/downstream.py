@@ -29,9 +29,11 @@ class ClientGone(Exception):
 
 
 class Tap(Protocol):
-    """Sees the bytes of an answer go by; what it returns is what goes on."""
+    """Sees the bytes of an answer go by; what it returns is what goes on. `read_on` does what could wait until then."""
 
     def feed(self, chunk: bytes) -> bytes: ...
+
+    async def read_on(self) -> None: ...
 
     def end(self) -> bytes: ...
 
@@ -185,15 +187,24 @@ async def relay(
     first = already or reply.ready()
     shown = tap.feed(first) if tap else first
     await client.start(reply.status, reply.reason, fields, has_length=has_length, first=shown)
-    broken = False
-    try:
-        while chunk := await reply.chunk():
-            await client.send(tap.feed(chunk) if tap else chunk)
-    except TransomError:
-        broken = True
+    broken = await _pass_on(reply, client, tap)
     await client.send(tap.end() if tap else b"")
     if broken:
         client.break_off()
     else:
         await client.finish()
     return not broken
+
+
+async def _pass_on(reply: Reply, client: Downstream, tap: Tap | None) -> bool:
+    """All chunks that still come, each before it is read; whether the answer broke off."""
+    try:
+        if tap:
+            await tap.read_on()
+        while chunk := await reply.chunk():
+            await client.send(tap.feed(chunk) if tap else chunk)
+            if tap:
+                await tap.read_on()
+    except TransomError:
+        return True
+    return False

@@ -84,12 +84,18 @@ def credential(raw: RawHeaders) -> bytes:
 
 
 def for_upstream(
-    raw: RawHeaders, *, length: int | None = None, unencoded: bool = False, key: str = ""
+    raw: RawHeaders,
+    *,
+    length: int | None = None,
+    decoded: bool = False,
+    unencoded: bool = False,
+    key: str = "",
 ) -> list[tuple[str, str]]:
     """The client's fields as the upstream gets them, in their order; `Host` is left to the caller.
 
     `length` (bytes) is the body's when the proxy sends a whole one, None when the client's body is streamed and its
-    own `Content-Length`, if any, is right. `unencoded` asks for an answer without content-encoding, because an event
+    own `Content-Length`, if any, is right. `decoded`: the body goes without the content-encoding that it came in, and
+    so without the field. `unencoded` asks for an answer without content-encoding, because an event
     has to be taken out of it. `key` is the configured one.
     """
     own: dict[bytes, tuple[str, str]] = {}
@@ -97,7 +103,7 @@ def for_upstream(
         own[b"content-length"] = ("Content-Length", str(length))
     if unencoded:
         own[b"accept-encoding"] = ("Accept-Encoding", "identity")
-    dropped = _NOT_FORWARDED | _listed(raw)
+    dropped = _NOT_FORWARDED | _listed(raw) | ({b"content-encoding"} if decoded else set())
     if find(raw, b"transfer-encoding") is not None:
         dropped |= {b"content-length"}  # it would contradict the chunks: RFC 9112 section 6.3
     fields: list[tuple[str, str]] = []
@@ -152,10 +158,19 @@ def for_switch(raw: RawHeaders) -> bytes:
     return b"Connection: Upgrade\r\nUpgrade: websocket\r\n" + for_client(raw, keep_length=False)
 
 
+# ------------------------------------------------------------------------------------------------------------- both
+
+
+def codings(raw: RawHeaders) -> tuple[bytes, ...]:
+    """The content codings in the order in which they were applied, in lower case; none where the bytes are plain."""
+    values = [value for name, value in raw if name.lower() == b"content-encoding"]
+    names = [name.strip().lower() for value in values for name in value.split(b",")]
+    return tuple(name for name in names if name not in (b"", b"identity"))
+
+
 def is_encoded(raw: RawHeaders) -> bool:
     """Whether the content is compressed, so that its bytes say nothing to a reader."""
-    value = find(raw, b"content-encoding")
-    return value is not None and value.strip().lower() not in (b"", b"identity")
+    return bool(codings(raw))
 
 
 def _listed(raw: RawHeaders) -> frozenset[bytes]:

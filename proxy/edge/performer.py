@@ -6,8 +6,8 @@ it is relayed; then it is relayed verbatim, unless another call was made instead
 """
 
 import re
-import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
@@ -16,9 +16,10 @@ from proxy.context.calibration import CalibrationPolicy
 from proxy.context.conversation import Message
 from proxy.context.edits import Edits
 from proxy.context.tokens import Size
-from proxy.edge import headers
+from proxy.edge import encodings, headers, usagetap
 from proxy.edge.counts import Counts
 from proxy.edge.downstream import Downstream, relay
+from proxy.edge.encodings import Decoder, Received, Undecodable, answer_bound
 from proxy.edge.headers import Base
 from proxy.edge.ledger import Ledger
 from proxy.edge.sidecalls import Origin
@@ -49,18 +50,13 @@ from proxy.exchange import (
     Send,
     Verdict,
 )
-from proxy.wire import chat
-from proxy.wire.sse import Observer, UsageFilter
-from proxy.wire.usage import Usage
+from proxy.wire.sse import Observer
 
 REFUSAL_BYTES: Final = 1024 * 1024
 """So much of a refusal's body is read before it is relayed; real ones have a few hundred bytes."""
 
 FIRST_EVENT_BYTES: Final = 64 * 1024
 """So much of a stream is waited for to see whether its first event is an error."""
-
-DOCUMENT_BYTES: Final = 4 * 1024 * 1024
-"""So much of an answer that is no stream is kept, to read its usage; a longer one goes by unread."""
 
 
 class Remembers(Protocol):
@@ -133,20 +129,23 @@ class Performer:
     """Performs the commands of one exchange.
 
     `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known,
-    `kept` those under which something was stored, `prepared` the prefix whose summary is being written ahead, if any.
+    `kept` those under which something was stored, `prepared` the prefix whose summary is being written ahead, if any,
+    `unread` why the usage of an encoded answer could not be read, a fixed word or empty.
     """
 
     def __init__(
         self,
         around: Surroundings,
         origin: Origin,
+        body: Received,
         client: Downstream,
         calibration: CalibrationPolicy,
         who: str,
     ) -> None:
-        """`who` names tenant and model, for the side calls that are made in their name."""
+        """`body` is the client's, `who` names tenant and model, for the side calls that are made in their name."""
         self._around = around
         self._origin = origin
+        self._body = body
         self._client = client
         self._calibration = calibration
         self._who = who
@@ -155,6 +154,7 @@ class Performer:
         self.chain: tuple[str, ...] = ()
         self.kept: tuple[str, ...] = ()
         self.prepared = ""
+        self.unread = ""
         self.spent: dict[str, float] = {}
 
     async def run(self, course: Exchange) -> Verdict:
@@ -243,79 +243,60 @@ class Performer:
     async def _send(self, command: Send) -> Accepted | Refused:
         self.close()
         around, origin = self._around, self._origin
+        # What need not change goes on as it was encoded; what changes is not encoded again.
+        is_as_it_came = command.body == self._body.plain
+        body = self._body.raw if is_as_it_came else command.body
         fields = headers.for_upstream(
-            origin.fields, length=len(command.body), unencoded=command.unencoded, key=around.key
+            origin.fields,
+            length=len(body),
+            decoded=self._body.is_encoded and not is_as_it_came,
+            unencoded=command.unencoded,
+            key=around.key,
         )
         url = headers.join(around.base, origin.path, origin.query)
-        self._reply = reply = await around.upstream.call("POST", url, fields, command.body)
+        self._reply = reply = await around.upstream.call("POST", url, fields, body)
         self._already = b""
         if reply.status < 400:
             return await self._begun(reply) if command.peeks else Accepted(reply.status)
         self._already = await _beginning(reply)
-        return Refused(reply.status, _decoded(reply, self._already))
+        read = await encodings.beginning(self._already, headers.codings(reply.headers), REFUSAL_BYTES)
+        return Refused(reply.status, read)
 
     async def _begun(self, reply: Reply) -> Accepted | Refused:
         """A stream whose first event is an error is a refusal. What has been read is relayed before the rest."""
         kind = headers.find(reply.headers, b"content-type") or b""
-        if b"event-stream" not in kind.lower() or headers.is_encoded(reply.headers):
-            return Accepted(reply.status)
-        observer, failed = Observer(), None
+        failed = None
+        if b"event-stream" in kind.lower():
+            with suppress(Undecodable):  # then nobody can tell
+                failed = await self._first_failure(reply, Decoder(headers.codings(reply.headers), _PEEK))
+        return Accepted(reply.status) if failed is None else Refused(reply.status, failed)
+
+    async def _first_failure(self, reply: Reply, decoder: Decoder) -> bytes | None:
+        observer, failed, read = Observer(), None, b""
         while failed is None and not observer.frames and (chunk := await reply.chunk()):
             self._already += chunk
-            failed = _failure_at_once(observer, chunk)
-            if len(self._already) > FIRST_EVENT_BYTES or self._already.startswith(b":"):
+            plain = b"".join(decoder.pieces(chunk))
+            read += plain
+            failed = _failure_at_once(observer, plain)
+            if max(len(read), len(self._already)) > FIRST_EVENT_BYTES or read.startswith(b":"):
                 break
-        return Accepted(reply.status) if failed is None else Refused(reply.status, failed)
+        return failed
 
     async def _relay(self, command: Relay) -> Relayed:
         reply = self._reply
         if reply is None:
             raise RuntimeError("An exchange relays only after it has sent.")
-        rewrites = command.strip_usage and _may_shrink(reply)
-        tap = UsageTap(strips=rewrites) if _is_readable(reply) else None
+        codings = headers.codings(reply.headers)
+        rewrites = command.strip_usage and not codings and _may_shrink(reply)
+        tap = usagetap.tap(codings, strips=rewrites) if reply.status < 400 else None
         complete = await relay(
             reply, self._client, added=command.headers, already=self._already, tap=tap, rewrites=rewrites
         )
+        self.unread = tap.unread if tap else ""
         return Relayed(tap.usage if tap else None, complete)
 
 
-class UsageTap:
-    """Reads the usage of an answer that goes by, as a stream or as one document, whichever it turns out to be.
-
-    Servers answer streams with documents, documents with streams, and label either as the other (B89), so the first
-    byte that says something decides. `strips` takes usage-only events out.
-    """
-
-    def __init__(self, *, strips: bool) -> None:
-        self._events = UsageFilter() if strips else Observer()
-        self._is_document: bool | None = None
-        self._document: list[bytes] = []
-        self._room = DOCUMENT_BYTES
-        self.usage: Usage | None = None
-
-    def feed(self, chunk: bytes) -> bytes:
-        """The next bytes; those that go on."""
-        if self._is_document is None:
-            start = chunk.removeprefix(_BOM).lstrip()
-            if not start:
-                return chunk  # blank lines, which some send to keep a connection busy
-            self._is_document = start.startswith(_DOCUMENT_STARTS)
-        if not self._is_document:
-            return self._events.feed(chunk)
-        self._room -= len(chunk)
-        if self._room >= 0:
-            self._document.append(chunk)
-        return chunk
-
-    def end(self) -> bytes:
-        """Nothing more comes; the bytes that still go on."""
-        if not self._is_document:
-            rest = self._events.end()
-            self.usage = self._events.usage
-            return rest
-        if self._room >= 0:
-            self.usage = chat.usage_of(b"".join(self._document))
-        return b""
+_PEEK: Final = answer_bound(FIRST_EVENT_BYTES)
 
 
 def _failure_at_once(observer: Observer, chunk: bytes) -> bytes | None:
@@ -332,25 +313,6 @@ _EVENT: Final = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 """Up to the next blank line, or to the end of the chunk."""
 
 
-def _decoded(reply: Reply, body: bytes) -> bytes:
-    """A refusal as it can be judged; what is relayed are the upstream's own bytes."""
-    encoding = (headers.find(reply.headers, b"content-encoding") or b"").strip().lower()
-    if encoding not in (b"gzip", b"x-gzip", b"deflate"):
-        return body
-    try:
-        return zlib.decompressobj(_ANY_ZLIB).decompress(body, REFUSAL_BYTES)
-    except zlib.error:
-        return body
-
-
-_ANY_ZLIB: Final = 47
-"""zlib's word for a gzip or zlib header, whichever there is."""
-
-_BOM: Final = b"\xef\xbb\xbf"
-_DOCUMENT_STARTS: Final = (b"{", b"[", b"<", b'"')
-"""JSON or HTML. No line of an event stream that means anything begins so."""
-
-
 async def _beginning(reply: Reply) -> bytes:
     """A refusal's body, or as much of it as is read; relaying goes on behind it, also where it broke off."""
     pieces: list[bytes] = []
@@ -364,14 +326,9 @@ async def _beginning(reply: Reply) -> bytes:
     return b"".join(pieces)
 
 
-def _is_readable(reply: Reply) -> bool:
-    """Whether usage may be looked for: the answer is no error, and its bytes are not compressed."""
-    return reply.status < 400 and not headers.is_encoded(reply.headers)
-
-
 def _may_shrink(reply: Reply) -> bool:
-    """Whether an event may be taken out: the answer is readable and its length not promised, or a stream's."""
-    if not _is_readable(reply):
+    """Whether an event may be taken out of a plain answer: no error, and its length not promised or a stream's."""
+    if reply.status >= 400:
         return False
     if headers.find(reply.headers, b"content-length") is None:
         return True

@@ -20,8 +20,9 @@ from proxy.config import Config, Tenant
 from proxy.context.conversation import Reader
 from proxy.context.policy import Mode
 from proxy.context.tokens import encoding_for
-from proxy.edge import admin, headers, tunnel
+from proxy.edge import admin, encodings, headers, tunnel
 from proxy.edge.downstream import ClientGone, Downstream, relay
+from proxy.edge.encodings import Received, Undecodable
 from proxy.edge.measuring import measured
 from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
 from proxy.edge.sidecalls import Origin
@@ -61,6 +62,7 @@ class Visit:
     received_bytes: int = 0
     model: str = ""
     reason: str = ""
+    unread: str = ""
     upstream_status: int | None = None
     verdict: Verdict | None = None
     spent: dict[str, float] = field(default_factory=dict)
@@ -175,8 +177,8 @@ class Server:
         """What this chat request measures; nothing is sent for that. Raises NoChatRequest and BodyTooLarge."""
         around = self._around
         try:
-            request = _read(visit.origin, await self._whole_body(visit), self._reader)
-        except NotManaged as odd:
+            _, request = await self._read(visit, await self._whole_body(visit))
+        except (Undecodable, NotManaged) as odd:
             raise NoChatRequest(
                 f"This body cannot be measured ({odd.reason}): send what you would send to /chat/completions."
             ) from odd
@@ -186,11 +188,17 @@ class Server:
 
     # --- managed ----------------------------------------------------------------------------------------------
 
+    async def _read(self, visit: Visit, body: bytes) -> tuple[Received, ChatRequest]:
+        """The body as it can be read, and the request in it. Raises Undecodable and NotManaged."""
+        codings = headers.codings(visit.origin.fields)
+        received = await encodings.received(body, codings, self._config.max_body)
+        return received, chat.read(received.plain, self._reader)
+
     async def _manage(self, visit: Visit) -> None:
         visit.body = body = await self._whole_body(visit)
         try:
-            request = _read(visit.origin, body, self._reader)
-        except NotManaged as odd:
+            received, request = await self._read(visit, body)
+        except (Undecodable, NotManaged) as odd:
             visit.reason = odd.reason
             await self._pass(visit, body)
             return
@@ -202,7 +210,7 @@ class Server:
             return
         terms = self._terms(visit, request)
         who = f"{terms.tenant}:{request.model}"
-        performer = Performer(self._around, visit.origin, visit.client, policy.calibration, who)
+        performer = Performer(self._around, visit.origin, received, visit.client, policy.calibration, who)
         try:
             with self._around.summaries.main_call():
                 visit.verdict = await performer.run(manage(request, terms))
@@ -212,7 +220,7 @@ class Server:
             self._around.ledger.note(performer.chain, visit.verdict, kept)
         finally:
             performer.close()
-            visit.spent = performer.spent
+            visit.spent, visit.unread = performer.spent, performer.unread
 
     def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
         policy = self._config.policy_for(request.model)
@@ -358,6 +366,8 @@ class Server:
             told["model"] = visit.model[:MODEL_CHARACTERS]
         if visit.reason:
             told["reason"] = visit.reason
+        if visit.unread:
+            told["usage_unread"] = visit.unread
         if visit.verdict is not None:
             told |= _told_of(visit.verdict)
         if visit.spent:
@@ -392,12 +402,6 @@ def _told_of(verdict: Verdict) -> dict[str, object]:
             for call in verdict.side_calls
         ]
     return told
-
-
-def _read(origin: Origin, body: bytes, reader: Reader) -> ChatRequest:
-    if headers.is_encoded(origin.fields):
-        raise NotManaged("content_encoding")
-    return chat.read(body, reader)
 
 
 def _tenant(origin: Origin, options: Tenant) -> str:

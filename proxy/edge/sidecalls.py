@@ -12,7 +12,8 @@ from typing import Final
 
 from proxy import __version__
 from proxy.config import SideCalls
-from proxy.edge import headers
+from proxy.edge import encodings, headers
+from proxy.edge.encodings import Undecodable, answer_bound
 from proxy.edge.headers import Base, RawHeaders
 from proxy.edge.upstream import Reply, Upstream
 from proxy.errors import TransomError, UpstreamTimeout
@@ -155,8 +156,10 @@ async def _read(reply: Reply) -> Answered | SideCallFailed:
         size += len(piece)
         if size > MOST_BYTES:
             return SideCallFailed("too_long")
-    body = b"".join(pieces)
-    if headers.is_encoded(reply.headers):  # though it was asked for an answer without
+    codings = headers.codings(reply.headers)  # though it was asked for an answer without
+    try:
+        body = await encodings.decoded(b"".join(pieces), codings, answer_bound(MOST_BYTES))
+    except Undecodable:
         return SideCallFailed("encoded")
     answer = chat.read_answer(body)
     if answer is None:

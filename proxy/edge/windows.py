@@ -92,6 +92,9 @@ class Annotator:
         self._room -= len(chunk)
         return b"".join(self._pieces) if self._room < 0 else b""
 
+    async def read_on(self) -> None:
+        """Nothing can be done before the end."""
+
     def end(self) -> bytes:
         """Nothing more comes; the bytes that still go on."""
         return b"" if self._room < 0 else model_list.annotated(b"".join(self._pieces), self._window_for)

@@ -109,11 +109,28 @@ def test_a_field_of_ours_replaces_the_upstreams_and_a_wrong_length_goes() -> Non
 
 
 @pytest.mark.parametrize(
-    ("value", "encoded"), [(b"gzip", True), (b"identity", False), (b" Identity ", False)]
+    ("values", "names"),
+    [
+        ((), ()),
+        ((b"",), ()),
+        ((b" Identity ",), ()),
+        ((b"GZip",), (b"gzip",)),
+        ((b"gzip,br ,\tzstd",), (b"gzip", b"br", b"zstd")),
+        ((b"identity", b"x-gzip"), (b"x-gzip",)),
+        ((b"deflate, identity,,", b"br"), (b"deflate", b"br")),
+    ],
 )
-def test_an_encoded_answer_is_known_by_its_field(value: bytes, encoded: bool) -> None:
-    assert headers.is_encoded(((b"Content-Encoding", value),)) is encoded
-    assert not headers.is_encoded(())
+def test_content_codings_are_read_from_all_fields_of_that_name(
+    values: tuple[bytes, ...], names: tuple[bytes, ...]
+) -> None:
+    raw = [(b"content-Encoding", value) for value in values]
+    assert headers.codings([(b"X-A", b"gzip"), *raw]) == names
+
+
+def test_a_body_that_is_no_longer_encoded_goes_without_the_field() -> None:
+    raw = ((b"CONTENT-ENCODING", b"gzip"), (b"X-A", b"1"), (b"content-encoding", b"br"))
+    assert headers.for_upstream(raw, length=7, decoded=True) == [("X-A", "1"), ("Content-Length", "7")]
+    assert len(headers.for_upstream(raw, length=7)) == 4
 
 
 CHAT = "/chat/completions"

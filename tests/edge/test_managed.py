@@ -1,7 +1,6 @@
 """Chat requests: the client's bytes under budget, answers read as they go by, modes, and what is said about it."""
 
 import asyncio
-import gzip
 import json
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ from proxy.context.edits import Edits
 from proxy.context.policy import Mode, ModelPolicy, UsageMode
 from proxy.context.tokens import Size
 from proxy.edge.memories import Memories
-from proxy.edge.performer import UsageTap
+from proxy.edge.usagetap import UsageTap
 from proxy.exchange import Memory
 from tests.edge.proxied import Lettered, memories, proxied
 from tests.peers import upstream as peers
@@ -288,19 +287,6 @@ async def test_b90_a_stream_that_breaks_off_teaches_nothing() -> None:
         (event,) = proxy.events()
     assert (response.body, response.complete) == (answer.body[:-5], False)
     assert (event["reported_tokens"], event["complete"]) == (None, False)
-
-
-async def test_b93_a_compressed_answer_passes_raw_though_its_usage_stays_unread() -> None:
-    body = gzip.compress(json.dumps(WHOLE).encode())
-    async with (
-        ScriptedUpstream([bytes_answer(body, headers=(*JSON, ("Content-Encoding", "gzip")))]) as upstream,
-        proxied(upstream.url) as proxy,
-        RawClient(proxy.url) as client,
-    ):
-        response = await client.post(CHAT, asks(), [("Accept-Encoding", "gzip")])
-        (event,) = proxy.events()
-    assert response.body == body
-    assert event["reported_tokens"] is None
 
 
 def test_a_document_that_is_too_long_to_keep_passes_unread() -> None:

@@ -1,6 +1,7 @@
 """Side calls: to whom, with what, how often, and what comes of every kind of answer."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,7 @@ from proxy.edge.headers import Base
 from proxy.edge.sidecalls import Answered, Origin, SideCaller
 from proxy.edge.upstream import Timeouts, Upstream
 from proxy.exchange import SideCallFailed
+from tests.peers import codings
 from tests.peers import upstream as peers
 from tests.peers.upstream import (
     Answer,
@@ -102,6 +104,15 @@ async def test_the_upstreams_configured_key_is_used_when_the_client_sent_none() 
         assert upstream.requests[0].headers_named("authorization") == ["Bearer configured"]
 
 
+@pytest.mark.parametrize("value", ["gzip", "br", "zstd"])
+async def test_an_answer_that_is_compressed_though_asked_not_to_be_is_read_all_the_same(value: str) -> None:
+    answer = bytes_answer(codings.encode(value, GOOD.body), headers=(("Content-Encoding", value),))
+    async with ScriptedUpstream([answer]) as upstream, caller(upstream.base_url) as side:
+        outcome = await side.ask(b"{}", ORIGIN)
+    assert isinstance(outcome, Answered)
+    assert outcome.text == "They talked."
+
+
 REASONING = {"role": "assistant", "content": None, "reasoning_content": "Hm."}
 FAILURES = [
     (json_answer(peers.completion(peers.text_message(" \n"), usage=SPENT)), "empty", True),
@@ -114,6 +125,11 @@ FAILURES = [
     (peers.sse_answer(peers.chunks(peers.text_message("They talked."))), "not_json", False),
     (bytes_answer(b"x" * 5_000_000), "too_long", False),
     (bytes_answer(b"\x1f\x8b", headers=(("Content-Encoding", "gzip"),)), "encoded", False),
+    (
+        bytes_answer(gzip.compress(bytes(5_000_000)), headers=(("Content-Encoding", "gzip"),)),
+        "encoded",
+        False,
+    ),
     (json_answer({"error": {"message": "no"}}, status=400), "status_400", False),
     (json_answer({"error": {"message": "no"}}, status=401), "status_401", False),
     (bytes_answer(b"", status=302, headers=(("Location", "/"),)), "status_302", False),
