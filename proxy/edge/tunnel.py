@@ -122,10 +122,13 @@ class End(asyncio.Protocol):
     def _hear_no_more(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._transport.can_write_eof() and not self.has_ended:
-            self._transport.write_eof()
-        else:
+        if self.has_ended or not self._transport.can_write_eof():
             self._transport.close()
+            return
+        try:
+            self._transport.write_eof()
+        except OSError:  # reset already, and the loop is about to say so
+            self._transport.abort()
 
     def _close(self) -> None:
         if self._transport is not None:

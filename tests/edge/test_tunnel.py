@@ -286,6 +286,19 @@ async def test_an_upstream_that_leaves_ends_the_clients_connection_after_its_las
             assert await client.closed_by_server()
 
 
+async def test_a_client_that_left_unnoticed_while_it_was_not_read_does_no_harm() -> None:
+    async with SwitchingUpstream() as upstream, proxied(upstream.url) as proxy:
+        async with tunnelled(proxy, upstream) as (client, line):
+            client.hand(b"x" * 20_000_000)
+            await many_rounds(proxy)
+            await client.reset()
+            line.writer.write_eof()  # the proxy is to pass this on to a connection that is no more
+            await line.rest()
+        async with RawClient(proxy.url) as other:
+            assert (await other.request("GET", "/-/healthz")).status == 200
+        assert not [line for line in proxy.log.splitlines() if json.loads(line)["level"] == "error"]
+
+
 async def test_a_client_that_closes_its_half_still_hears_the_answer() -> None:
     async with (
         SwitchingUpstream() as upstream,

@@ -5,7 +5,9 @@ bounded, so that a test fails instead of hanging.
 """
 
 import asyncio
+import socket
 import ssl
+import struct
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +41,12 @@ class Line:
     def close(self) -> None:
         """Say no more and close, once all that was sent is taken."""
         self.writer.close()
+
+    def reset(self) -> None:
+        """End the connection by RST."""
+        connection: socket.socket = self.writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
 
     async def read(self, size: int) -> bytes:
         """Exactly so many bytes."""
