@@ -84,8 +84,7 @@ class Desk:
 
     def run(self, body: bytes) -> Verdict:
         """One whole exchange."""
-        terms = Terms(self.policy, self.mode, "http://upstream", "tenant", self.count)
-        course = exchange.manage(chat.read(body, self.reader), terms)
+        course = exchange.manage(chat.read(body, self.reader), self.terms)
         outcome: Outcome = None
         while True:
             try:
@@ -96,10 +95,15 @@ class Desk:
             self.done.append(command)
             outcome = self.perform(command)
 
+    @property
+    def terms(self) -> Terms:
+        """The same for all requests."""
+        return Terms(self.policy, self.mode, "http://upstream", "tenant", self.count)
+
     def measure(self, body: bytes) -> Measurement:
         """What this body measures."""
-        terms = Terms(self.policy, self.mode, "http://upstream", "tenant", self.count)
-        course = exchange.measure(chat.read(body, self.reader), terms, self.discovered)
+        terms = replace(self.terms, told=self.discovered)
+        course = exchange.measure(chat.read(body, self.reader), terms)
         outcome: Outcome = None
         while True:
             try:

@@ -214,8 +214,7 @@ def silently_cut(desk: Desk, window: int, turns: range) -> list[Verdict]:
     """A growing conversation with a server that counts no more than its window, whatever it is sent."""
     verdicts = []
     for number, request in enumerate(growing(turns)):
-        desk.usage = None
-        true = desk.run(request).raw or 0
+        true = desk.measure(request).estimated_tokens
         desk.usage = Usage(min(true, window - number % 3 * 40), 5)
         verdicts.append(desk.run(request))
     return verdicts

@@ -79,9 +79,7 @@ async def run(
             request = chat.read(body, reader)
         except NotManaged as odd:
             raise NoChatRequest(f"{place}: this is no chat request ({odd.reason}).") from odd
-        found = await measured(
-            measure(request, _terms(request, config, tokenizer), None), memories, tokenizer
-        )
+        found = await measured(measure(request, _terms(request, config, tokenizer)), memories, tokenizer)
         if as_json:
             out.write(msgspec.json.encode(found).decode() + "\n")
         else:

@@ -100,8 +100,8 @@ async def step(
     row = Row(
         number,
         "stream" if streams else "json",
-        headers.get("x-context-original-tokens", "?"),
-        headers.get("x-context-tokens", "?"),
+        headers.get("x-context-original-tokens", UNCOUNTED),
+        headers.get("x-context-tokens", UNCOUNTED),
         str(served.prompt_tokens or "refused"),
         status,
         headers.get("x-context-actions", "?"),
@@ -179,6 +179,9 @@ TOOLS: Final = (
     _tool("edit_file", "Replace a text in a file.", "path", "old", "new"),
     _tool("run_tests", "Run the tests of a folder.", "path"),
 )
+
+UNCOUNTED: Final = "-"
+"""Stands for the tokens of a request that is so small that it was sent before it was counted."""
 
 _HEADING: Final = (
     f"{'#':>3}  {'answer':6}  {'original':>8}  {'forwarded':>9}  {'counted':>8}  {'status':>6}  what was done\n"

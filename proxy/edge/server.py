@@ -183,8 +183,7 @@ class Server:
                 f"This body cannot be measured ({odd.reason}): send what you would send to /chat/completions."
             ) from odd
         terms = self._terms(visit, request)
-        told = None if terms.policy.window else around.discovery.known(f"{terms.tenant}:{request.model}")
-        return await measured(measure(request, terms, told), around.memories, around.tokenizer)
+        return await measured(measure(request, terms), around.memories, around.tokenizer)
 
     # --- managed ----------------------------------------------------------------------------------------------
 
@@ -225,15 +224,17 @@ class Server:
     def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
         policy = self._config.policy_for(request.model)
         summary_model = self._config.side_calls.model or ""
+        tenant = self._tenant(visit.origin)
         return Terms(
             policy=policy,
             mode=visit.mode or policy.mode,
             upstream=self._config.upstream.base_url,
-            tenant=self._tenant(visit.origin),
+            tenant=tenant,
             count=partial(self._around.tokenizer.count, encoding=encoding_for(request.model)),
             summary_model=summary_model,
             summary_window=self._config.policy_for(summary_model).window if summary_model else None,
             reasoning_effort=self._config.side_calls.reasoning_effort or "",
+            told=None if policy.window else self._around.discovery.known(f"{tenant}:{request.model}"),
         )
 
     async def _fail_open(self, visit: Visit) -> None:

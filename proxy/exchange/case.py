@@ -15,11 +15,11 @@ from proxy.context.calibration import Anchor, Expected
 from proxy.context.conversation import Conversation
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
-from proxy.context.policy import CacheKey, Count, Mode, UsageMode
+from proxy.context.policy import CacheKey, Count, Mode
 from proxy.context.repair import repair
 from proxy.context.situation import Limits, NeedSizes, NeedSummary, Situation
 from proxy.context.tokens import Size, request_size
-from proxy.exchange.changes import CACHE_KEY, STREAM_OPTIONS, USAGE, Changes
+from proxy.exchange.changes import CACHE_KEY, Changes
 from proxy.exchange.commands import (
     NO_WINDOW,
     Learn,
@@ -436,21 +436,14 @@ class Case:
         if key := self._cache_key():
             members[CACHE_KEY] = rawjson.encode(key)
             announced.append(CACHE_KEY)
-        splice = self._splices_usage()
-        if splice:
-            members[STREAM_OPTIONS] = chat.usage_member(self.request)
-            announced.append(USAGE)
-        return Changes(members, tuple(announced), splice)
+        spliced = Changes.splicing(self.request, self.terms.policy, refuses_usage=self.memory.refuses_usage)
+        announced += spliced.announced
+        return Changes({**members, **spliced.members}, tuple(announced), spliced.strip_usage)
 
     def _cache_key(self) -> str | None:
         """The same for all requests of a conversation: made of its tenant, model and first round."""
         wanted = self.terms.policy.prompt_cache_key is CacheKey.AUTO and not self.request.has_cache_key
         return self.sound.opening or None if wanted else None
-
-    def _splices_usage(self) -> bool:
-        request = self.request
-        wanted = self.terms.policy.usage is UsageMode.INJECT and not self.memory.refuses_usage
-        return wanted and request.stream and not request.wants_usage
 
     def _lowered_limit(self, verdict: Verdict) -> int | None:
         """The output limit that fits beside the prompt, where the client's own does not."""

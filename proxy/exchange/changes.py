@@ -7,7 +7,9 @@ switched off by configuration.
 from dataclasses import dataclass
 
 from proxy.context.edits import Edits
+from proxy.context.policy import ModelPolicy, UsageMode
 from proxy.wire import chat
+from proxy.wire.chat import ChatRequest
 
 STREAM_OPTIONS = "stream_options"
 CACHE_KEY = "prompt_cache_key"
@@ -22,9 +24,17 @@ class Changes:
     announced: tuple[str, ...] = ()
     strip_usage: bool = False
 
+    @classmethod
+    def splicing(cls, request: ChatRequest, policy: ModelPolicy, *, refuses_usage: bool) -> "Changes":
+        """Nothing but a request for the stream's usage, where the client made none and the upstream minds none."""
+        wanted = policy.usage is UsageMode.INJECT and not refuses_usage
+        if not wanted or not request.stream or request.wants_usage:
+            return cls({})
+        return cls({STREAM_OPTIONS: chat.usage_member(request)}, (USAGE,), True)
+
     def applied_to(self, body: bytes) -> bytes:
         """The body with these members."""
-        return chat.with_members(body, self.members)
+        return chat.with_members(body, self.members) if self.members else body
 
     def without_usage(self) -> "Changes":
         """The same for an upstream that refuses `stream_options`."""

@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Find the newest checkpoint on this chain, and what was learned of the model. Outcome: `Memory`."""
+    """Find the newest checkpoint on this chain, and what was learned of the model. Outcome: `Memory`.
+
+    Not `whole`: what was learned of the model alone, which the process may have at hand.
+    """
 
     model: str
     chain: tuple[str, ...]
@@ -34,6 +37,8 @@ class LookUp:
 
     who: str = ""
     """Names tenant, upstream and model: what refusals proved of the window is kept under it."""
+
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from proxy.context.policy import Mode, OnOverflow
 from proxy.context.situation import NeedSizes
 from proxy.context.tokens import request_size
 from proxy.errors import ContextOverflow
+from proxy.exchange import small
 from proxy.exchange.case import MOST_RECOVERIES, Case, Draft, Sound, sound
 from proxy.exchange.changes import Changes
 from proxy.exchange.commands import (
@@ -51,12 +52,58 @@ Exchange = Generator[Command, Outcome, Verdict]
 
 def manage(request: ChatRequest, terms: Terms) -> Exchange:
     """The exchange of one chat request. Raises `ContextOverflow` where the policy is to refuse."""
-    case = yield from _known(sound(request, terms), terms)
+    known = sound(request, terms)
+    answer: Refused | None = None
+    if small.may_be(known, terms):
+        done = yield from _sent_at_once(known, terms)
+        if isinstance(done, Verdict):
+            return done
+        answer = done
+    return (yield from _conducted((yield from _known(known, terms)), answer))
+
+
+def _sent_at_once(known: Sound, terms: Terms) -> Generator[Command, Outcome, Verdict | Refused | None]:
+    """A request that fits for certain: sent, relayed, and only then counted.
+
+    What it is refused with is handed back, for whoever counts and plans; None where it does not fit for certain.
+    """
+    memory = expect(Memory, (yield LookUp(known.request.model, known.chain, who=known.who, whole=False)))
+    window = small.window(known, terms, memory)
+    if window is None:
+        return None
+    changes = small.changes(known, terms, memory)
+    answer = yield Send(changes.applied_to(known.request.body), changes.strip_usage)
+    if isinstance(answer, Refused):
+        return answer
+    verdict = small.verdict(known, terms, window, changes)
+    relayed = expect(Relayed, (yield Relay(verdict.headers(), changes.strip_usage)))
+    verdict = replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
+    if small.teaches(known, terms, verdict):
+        return (yield from _counted_afterwards(known, terms, verdict))
+    return verdict
+
+
+def _counted_afterwards(known: Sound, terms: Terms, verdict: Verdict) -> Generator[Command, Outcome, Verdict]:
+    case = yield from _known(known, terms)
+    counted = case.verdict(Draft(), None, NOTHING)
+    verdict = replace(
+        counted,
+        actions=verdict.actions,
+        status=verdict.status,
+        usage=verdict.usage,
+        complete=verdict.complete,
+    )
+    return (yield from _learned(case, verdict))
+
+
+def _conducted(case: Case, answer: Outcome = None) -> Exchange:
+    """Planned and sent, again where a refusal teaches something; `answer` is what the same body was refused with."""
+    request = case.request
     going = yield from _prepared(case, case.begun(), 0)
-    answer: Outcome = None
     for recovered in range(1, MOST_RECOVERIES + 2):
         peeks = case.peeks(going.verdict, recovered)
-        answer = yield Send(going.body, going.changes.strip_usage, peeks)
+        if answer is None:
+            answer = yield Send(going.body, going.changes.strip_usage, peeks)
         if isinstance(answer, Refused) and _minds_usage(going, answer):
             going = going.without_usage(request)
             case = replace(case, memory=replace(case.memory, refuses_usage=True))
@@ -76,15 +123,21 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
         other = yield from _prepared(case, case.bounded(going.draft), recovered)
         if other.body == going.body:
             break  # what was learned changes nothing: the refusal stands
-        going = other
+        going, answer = other, None
 
     relayed = expect(Relayed, (yield Relay(going.verdict.headers(), going.changes.strip_usage)))
     verdict = replace(going.verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
+    verdict = yield from _learned(case, verdict)
+    if relayed.complete and (order := case.ahead(going.edits, going.draft)):
+        yield Prepare(*order)
+    return verdict
+
+
+def _learned(case: Case, verdict: Verdict) -> Generator[Command, Outcome, Verdict]:
+    """The verdict with what the answer's count tells, which is learned."""
     verdict = replace(verdict, seems_cut=case.seems_cut(verdict))
     if lesson := case.lesson(verdict):
         yield lesson
-    if relayed.complete and (order := case.ahead(going.edits, going.draft)):
-        yield Prepare(*order)
     return verdict
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from proxy.context import view
-from proxy.context.budget import Window
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
 from proxy.context.situation import NeedSizes, NeedSummary, Situation
@@ -92,14 +91,14 @@ class Measurement:
     plan: Planned
 
 
-def measure(request: ChatRequest, terms: Terms, discovered: Window | None) -> Measuring:
-    """The measurement of one request. `discovered` is what the upstream is known to tell of the window."""
+def measure(request: ChatRequest, terms: Terms) -> Measuring:
+    """The measurement of one request."""
     known = sound(request, terms)
     look = LookUp(request.model, known.chain, (), known.opening, known.who)
     memory = expect(Memory, (yield look))
     messages = known.conversation.messages
     sizes = expect(Measured, (yield Measure(request.model, messages, request.extras)))
-    case = Case(known, terms, memory, sizes, discovered)
+    case = Case(known, terms, memory, sizes, terms.told)
     planned = yield from _planned(case)
     return _measurement(case, planned)
 

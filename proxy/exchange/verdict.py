@@ -7,13 +7,17 @@ estimates unless they are called reported.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from proxy.context.budget import Window
 from proxy.context.policy import Mode, ModelPolicy
 from proxy.wire.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is fixed for one request. `tenant` is a digest of the credential, `count` counts short texts."""
+    """What is fixed for one request. `tenant` is a digest of the credential, `count` counts short texts.
+
+    `told` is what the upstream is known to tell of the window without being asked once more.
+    """
 
     policy: ModelPolicy
     mode: Mode
@@ -23,6 +27,7 @@ class Terms:
     summary_model: str = ""
     summary_window: int | None = None
     reasoning_effort: str = ""
+    told: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)

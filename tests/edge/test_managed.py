@@ -494,8 +494,8 @@ async def test_one_event_a_request_tells_counts() -> None:
     assert (chat["method"], chat["path"], chat["status"], chat["mode"]) == ("POST", CHAT, 200, "manage")
     assert (chat["model"], chat["window"], chat["actions"]) == ("m", 5000, "none")
     assert (chat["bytes_in"], chat["bytes_out"]) == (len(asks()), len(answer.body))
-    assert chat["tokens"] == chat["original_tokens"] > 0
-    assert {"lookup", "measure", "send", "relay"} <= set(chat["spent"])
+    assert (chat["tokens"], chat["reported_tokens"]) == (None, 50), "so small that it was not counted"
+    assert {"lookup", "send", "relay"} <= set(chat["spent"])
     assert (models["path"], models["status"], models["bytes_in"]) == ("/v1/models", 404, 0)
 
 
