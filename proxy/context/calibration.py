@@ -127,8 +127,9 @@ class Anchor:
     mark     digest of what else the count depends on: tools, reasoning
     growth, grown   reported and raw tokens of what was appended of late, the oldest fading
     peak, peak_raw  the largest report since the prompt was last cut, believed or not, and the raw tokens it was made of
-    `still` answers in a row stood still behind that. `odd` answers in a row were far off what was expected and agreed;
-    `odd_reported` and `odd_raw` are the last.
+    last, last_raw  the same of the last report
+    Behind the peak `still` answers said what only a server says that cuts prompts. `odd` answers in a row were far off
+    what was expected and agreed; `odd_reported` and `odd_raw` are the last.
     """
 
     tip: str
@@ -142,6 +143,8 @@ class Anchor:
     odd_raw: float = 0.0
     peak: float = 0.0
     peak_raw: float = 0.0
+    last: float = 0.0
+    last_raw: float = 0.0
     still: int = 0
 
     @property
@@ -225,8 +228,13 @@ def follow(
         return anchor
     if max(raw_tokens, reported_tokens) < policy.min_tokens:
         return anchor
-    if stands_still(anchor, raw_tokens, reported_tokens):
-        return replace(anchor, still=anchor.still + 1)
+    is_still = stands_still(anchor, raw_tokens, reported_tokens)
+    still = anchor.still + _tells_a_cut(anchor, raw_tokens, reported_tokens)
+    if not is_still or _tells_none(anchor, raw_tokens, reported_tokens):
+        still = 0
+    anchor = replace(anchor, still=still, last=reported_tokens, last_raw=raw_tokens)
+    if is_still:
+        return anchor
     anchor = _raised(anchor, raw_tokens, reported_tokens)
     if _is_odd(
         expect(known, anchor, policy),
@@ -269,9 +277,7 @@ def _moved(anchor: Anchor, raw: float, tokens: float) -> Anchor:
 def _raised(anchor: Anchor, raw: float, reported: float) -> Anchor:
     """The anchor with its peak, after an answer that did not stand still."""
     was_cut = raw < anchor.peak_raw * SHRUNK
-    if was_cut or reported > anchor.peak:
-        return replace(anchor, peak=reported, peak_raw=raw, still=0)
-    return replace(anchor, still=0)
+    return replace(anchor, peak=reported, peak_raw=raw) if was_cut or reported > anchor.peak else anchor
 
 
 _LEAST_GROWTH = 50
@@ -287,22 +293,50 @@ _SHORTEST_HORIZON = 500
 """Raw tokens."""
 
 
-CONFIRMED = 2
-"""Answers in a row that stood still, after which the upstream is taken to cut prompts."""
+CONFIRMED = 3
+"""Answers that tell of a cut, after which the upstream is taken to cut prompts."""
 
 HALF = 0.5
 """Share of the largest report below which a later one says something else: tokens read from a cache left out, say."""
+
+NEAR = 0.75
+"""Share of the largest report that a report has to reach to tell of a cut."""
+
+BEYOND = 1.15
+"""The prompt against that of the largest report, from which on the next reports can tell of a cut: counts of one prompt
+differ by that much where several providers stand behind one name, or where counts are estimates themselves."""
+
+FOLLOWS = 0.5
+"""Reported tokens for each raw one appended since the last answer, from which on a report follows what is sent."""
+
+ANEW = 2.0
+BLOCK = 256
+"""Tokens for each raw one appended since the last answer, and beside that, up to which a report may be of what was
+appended alone: some hosts leave out what they read from a cache, and caches are read in blocks."""
 
 
 def stands_still(anchor: Anchor, raw_tokens: float, reported_tokens: float) -> bool:
     """Whether a report is hardly above the largest so far though clearly more was sent than for that.
 
     So report servers that silently cut prompts. They drop whole messages or the middle, so that reports go up and down
-    below the window, but not below half of it.
+    below the window, but not below half of it. So report others too, now and then: see `_tells_a_cut`.
     """
     appended, told = raw_tokens - anchor.peak_raw, reported_tokens - anchor.peak
     is_more = anchor.peak > 0 and appended >= 2 * _LEAST_GROWTH
     return is_more and reported_tokens >= HALF * anchor.peak and told < STANDSTILL * appended
+
+
+def _tells_a_cut(anchor: Anchor, raw: float, reported: float) -> bool:
+    """Whether a report that stands still has no other reason than a cut."""
+    appended, told = raw - anchor.last_raw, reported - anchor.last
+    is_far = raw >= BEYOND * anchor.peak_raw and reported >= NEAR * anchor.peak
+    return is_far and told < FOLLOWS * appended and reported > ANEW * appended + BLOCK
+
+
+def _tells_none(anchor: Anchor, raw: float, reported: float) -> bool:
+    """Whether a report grew by more than was appended. What was cut off does not come back, so the counts differ."""
+    appended, told = max(0.0, raw - anchor.last_raw), reported - anchor.last
+    return told > PLAUSIBLE[1] * appended + _LEAST_GROWTH
 
 
 def _agrees(odd: int, was_reported: float, was_raw: float, reported: float, raw: float) -> bool:

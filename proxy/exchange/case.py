@@ -381,16 +381,21 @@ class Case:
         policy = self.terms.policy.calibration
         return calibration.follow(self.memory.calibration, begun, verdict.raw, verdict.reported, policy)
 
+    def _stands_still(self, verdict: Verdict) -> bool:
+        if self.anchor is None or verdict.raw is None or verdict.reported is None:
+            return False
+        return calibration.stands_still(self.anchor, verdict.raw, verdict.reported)
+
     def lesson(self, verdict: Verdict) -> Learn | None:
         """What the answer taught; None when it told no count, or one of pictures, whose cost is a guess."""
         if verdict.reported is None or not self._counts_text:
             return None
-        mine = self._followed(verdict)
+        mine, is_still = self._followed(verdict), self._stands_still(verdict)
         others = tuple(each for each in self.memory.anchors if each is not self.anchor)
         return Learn(
             self.request.model,
-            raw_tokens=None if mine.still else verdict.raw,
-            reported_tokens=None if mine.still else verdict.reported,
+            raw_tokens=None if is_still else verdict.raw,
+            reported_tokens=None if is_still else verdict.reported,
             opening=self.sound.opening,
             anchors=(mine, *others)[:MOST_ANCHORS],
             who=self.sound.who,

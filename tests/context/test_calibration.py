@@ -1,7 +1,8 @@
 """The learned correction: what it believes, what it does not, and that it cannot run away."""
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -176,16 +177,60 @@ def test_b51_reports_that_go_up_and_down_below_a_window_seem_cut_and_move_nothin
 
 
 def test_b51_a_conversation_that_is_far_too_long_from_the_first_seems_cut_but_tells_no_window() -> None:
-    anchor = counted([(20_000 + 500 * turn, 2_050 - 13 * turn) for turn in range(6)])
+    anchor = counted([(20_000 + 500 * turn, 2_050 - 13 * turn) for turn in range(16)])
     assert anchor.seems_cut
     assert anchor.cut_to is None
     assert anchor.raw == 0, "nothing of it was believed"
 
 
-def test_b51_one_report_that_stands_still_says_nothing_yet() -> None:
-    anchor = counted([(5_000, 5_000), (5_400, 5_010)])
-    assert (anchor.still, anchor.seems_cut) == (1, False)
-    assert not counted([(5_000, 5_000), (5_400, 5_010), (5_800, 5_800)]).still
+def test_b51_a_few_reports_that_stand_still_say_nothing_yet() -> None:
+    anchor = counted([(5_000, 5_000), (5_400, 5_010), (5_800, 5_020), (6_200, 5_000)])
+    assert (anchor.still, anchor.seems_cut) == (2, False)
+    assert not counted([(5_000, 5_000), (5_800, 5_020), (6_200, 5_000), (6_600, 6_600)]).still
+
+
+def conversation(rng: random.Random, appended: Sequence[float]) -> Iterator[tuple[float, float]]:
+    """Forty prompts of a conversation that grows, each with what was appended for it, in raw tokens."""
+    raw = new = rng.uniform(1_500, 12_000)
+    for _ in range(40):
+        yield raw, new
+        new = rng.choice(appended) * rng.uniform(0.6, 1.4)
+        raw += new
+
+
+@pytest.mark.parametrize("appended", [(150, 400, 800), (150, 300, 800, 2_500, 4_000)])
+@pytest.mark.parametrize("seed", range(20))
+def test_b51_a_server_that_counts_oddly_does_not_seem_to_cut(seed: int, appended: Sequence[float]) -> None:
+    """Several providers behind one name, counts that are estimates, another tokenizer from some day on."""
+    rng = random.Random(seed)  # noqa: S311 - a host, not a secret
+    said = list(conversation(rng, appended))
+    slopes = rng.uniform(0.75, 1.3), rng.uniform(0.75, 1.3)
+    changed = rng.randrange(2, 38)
+    for reports in (
+        [raw * rng.uniform(0.95, 1.05) for raw, _ in said],
+        [raw * rng.choice(slopes) for raw, _ in said],
+        [raw * (1.2 if turn < changed else 0.85) for turn, (raw, _) in enumerate(said)],
+        [new for _, new in said],
+    ):
+        anchor = Anchor("tip", "mark")
+        for (raw, _), reported in zip(said, reports, strict=True):
+            anchor = follow(UNCALIBRATED, anchor, raw, reported, POLICY)
+            assert not anchor.seems_cut
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_b51_a_server_that_drops_old_messages_is_found_out_before_long(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - a host, not a secret
+    sizes, anchor = [2_000.0], Anchor("tip", "mark")
+    while not anchor.seems_cut:
+        sizes.append(rng.choice((150, 400, 800)) * rng.uniform(0.6, 1.4))
+        kept = list(sizes)
+        while sum(kept) > 8_192:
+            del kept[1]
+        anchor = follow(UNCALIBRATED, anchor, sum(sizes), sum(kept), POLICY)
+    assert sum(sizes) < 2 * 8_192
+    assert anchor.cut_to is not None
+    assert 7_300 <= anchor.cut_to <= 8_192
 
 
 def test_b54_reports_that_leave_out_what_was_read_from_a_cache_do_not_seem_cut() -> None:
