@@ -4,7 +4,9 @@ Rules. One round of questions at a time for each tenant's model, whoever needs i
 configured time, and a round that takes longer goes on without them, up to its own end. What was found is given out at
 once while it is asked for anew. After a round that found nothing, or nothing certain, the next one is ever further off:
 a server that loads a model on the first request tells its window right after, and one that tells nothing is left alone.
-An endpoint that is not there is not asked again for an hour. Bounded in number: clients may invent names of models.
+An endpoint that is not there is not asked again for an hour; one that never answers takes nothing from the others'
+answers. What one client's path or credential meets says nothing of another's. Bounded in number: clients may invent
+names of models, and paths.
 """
 
 import asyncio
@@ -19,10 +21,13 @@ from proxy.edge import headers
 from proxy.edge.questions import NOT_FOUND, Answer
 from proxy.edge.sidecalls import Origin
 from proxy.wire import dialects
-from proxy.wire.dialects import MODELS, PROBES, Ask, Found, Probe, Rank
+from proxy.wire.dialects import MODELS, PROBES, Ask, Base, Found, Probe, Rank
 
 ROUND: Final = 10.0
 """Seconds that one round of questions takes at most."""
+
+QUESTION: Final = 4.0
+"""Seconds that each of the questions takes at most that are asked at once: what others answered counts nevertheless."""
 
 PAUSES: Final = (10.0, 60.0, 600.0, 3600.0)
 """Seconds until the next round after one, two and more that found nothing certain."""
@@ -35,6 +40,7 @@ FRESH: Final = 5.0
 
 _MOST_KNOWN: Final = 2000
 _MOST_ANSWERS: Final = 16
+_MOST_ABSENT: Final = 500
 _MOST_ROUNDS: Final = 8
 _MOST_CHARACTERS: Final = 200
 """A longer name is no model's."""
@@ -69,13 +75,17 @@ class _Known:
 class Discovery:
     """Made on the loop that it serves; `close` ends what still runs. `clock` tells seconds and never goes back."""
 
-    def __init__(self, asks: Asks, options: Options, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, asks: Asks, options: Options, clock: Callable[[], float], *, patience: float = QUESTION
+    ) -> None:
+        """`patience` is in seconds, for each of the questions that are asked at once."""
         self._asks = asks
+        self._patience = patience
         self._options = options
         self._clock = clock
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._answers: OrderedDict[tuple[bytes, str], tuple[float, Answer]] = OrderedDict()
-        self._absent: dict[str, float] = {}
+        self._answers: OrderedDict[tuple[bytes, _Place], tuple[float, Answer]] = OrderedDict()
+        self._absent: OrderedDict[_Place, float] = OrderedDict()
         self._rounds: set[asyncio.Task[None]] = set()
 
     async def window(self, who: str, model: str, origin: Origin) -> Window | None:
@@ -153,34 +163,60 @@ class Discovery:
         if listed is not None and listed.rank > Rank.TRAINED:
             return listed
         async with asyncio.TaskGroup() as group:
-            tasks = {probe: group.create_task(self._ask(probe, model, origin)) for probe in others}
-        answers = {probe.name: task.result().value for probe, task in tasks.items()}
+            tasks = {probe: group.create_task(self._in_time(probe, model, origin)) for probe in others}
+        answers = {probe.name: task.result() for probe, task in tasks.items()}
         return dialects.best({first.name: answer.value, **answers}, model)
+
+    async def _in_time(self, probe: Probe, model: str, origin: Origin) -> object:
+        try:
+            async with asyncio.timeout(self._patience):
+                return (await self._ask(probe, model, origin)).value
+        except TimeoutError:
+            return None
 
     async def _ask(self, probe: Probe, model: str, origin: Origin) -> Answer:
         """The answer to one question, from a moment ago if that is about all models."""
         now = self._clock()
         if probe.ask.is_about_one_model:
             return await self._asks.ask(probe.ask, model, origin)
-        key = (headers.credential(origin.fields), probe.name)
+        place = _place(probe, origin)
+        key = (headers.credential(origin.fields), place)
         if key in self._answers and now - self._answers[key][0] < FRESH:
             return self._answers[key][1]
-        if now < self._absent.get(probe.name, 0.0):
+        if now < self._absent.get(place, 0.0):
             return Answer(NOT_FOUND)
         answer = await self._asks.ask(probe.ask, model, origin)
-        if answer.is_absent:
-            self._absent[probe.name] = now + ABSENT
+        if answer.is_absent and probe.ask != MODELS:  # of models the list may be hidden from one key alone
+            self._leave_alone(place, now)
         elif not answer.is_out_of_reach:
             self._keep(key, answer, now)
         return answer
 
-    def _keep(self, key: tuple[bytes, str], answer: Answer, now: float) -> None:
+    def _leave_alone(self, place: "_Place", now: float) -> None:
+        self._absent[place] = now + ABSENT
+        self._absent.move_to_end(place)
+        if len(self._absent) > _MOST_ABSENT:
+            self._absent.popitem(last=False)
+
+    def _keep(self, key: "tuple[bytes, _Place]", answer: Answer, now: float) -> None:
         self._answers[key] = (now, answer)
         self._answers.move_to_end(key)
         oldest = next(iter(self._answers))
         while len(self._answers) > _MOST_ANSWERS or now - self._answers[oldest][0] >= FRESH:
             del self._answers[oldest]
             oldest = next(iter(self._answers))
+
+
+_Place = tuple[str, str, str]
+"""Where a question is asked: its name, and the path and query of the client's where it goes below these."""
+
+
+def _place(probe: Probe, origin: Origin) -> _Place:
+    match probe.ask.base:
+        case Base.API:
+            return probe.name, origin.path, origin.query
+        case Base.ROOT:
+            return probe.name, "", ""
 
 
 class _OutOfReach(Exception):

@@ -11,10 +11,11 @@ from typing import Final
 
 import msgspec
 
-from proxy.edge import headers
+from proxy.edge import encodings, headers
+from proxy.edge.encodings import Undecodable, answer_bound
 from proxy.edge.headers import Base
 from proxy.edge.sidecalls import Origin
-from proxy.edge.upstream import Upstream
+from proxy.edge.upstream import Reply, Upstream
 from proxy.errors import TransomError
 from proxy.wire import dialects
 from proxy.wire.dialects import Ask
@@ -79,7 +80,7 @@ class Questions:
         finally:
             reply.close()
         is_success = 200 <= reply.status < 300 and room >= 0
-        return Answer(reply.status, _decoded(b"".join(pieces)) if is_success else None)
+        return Answer(reply.status, await _read(reply, b"".join(pieces)) if is_success else None)
 
     def _url(self, ask: Ask, model: str, origin: Origin) -> str:
         prefix = origin.path.rstrip("/").removesuffix(_CHAT)
@@ -98,8 +99,9 @@ class Questions:
         return Base(self._base.origin, segments[: next(versions, len(segments))], "")
 
 
-def _decoded(body: bytes) -> object:
+async def _read(reply: Reply, body: bytes) -> object:
+    codings = headers.codings(reply.headers)  # though it was asked for an answer without
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return msgspec.json.decode(await encodings.decoded(body, codings, answer_bound(MOST_BYTES)))
+    except (Undecodable, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None

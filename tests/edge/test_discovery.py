@@ -20,10 +20,11 @@ from proxy.context.policy import Mode, ModelPolicy
 from proxy.edge.discovery import PAUSES, Discovery
 from proxy.edge.questions import Answer
 from proxy.edge.sidecalls import Origin
-from proxy.wire.dialects import Ask
+from proxy.wire.dialects import Ask, Base
 from tests.edge.proxied import Proxied, proxied
 from tests.peers import upstream as peers
 from tests.peers.client import RawClient
+from tests.peers.codings import CODECS
 from tests.peers.scripted import Request, ScriptedUpstream
 from tests.peers.upstream import Answer as Said
 from tests.peers.upstream import json_answer
@@ -36,7 +37,10 @@ ORIGIN = Origin((), CHAT, "")
 
 @dataclass
 class Server:
-    """Answers what it has; everything else is not there. `gate` holds all answers back while it is not set."""
+    """Answers what it has; everything else is not there. `gate` holds all answers back while it is not set.
+
+    `never` names the questions that are not answered at all.
+    """
 
     answers: Mapping[str, object]
     status: int = 200
@@ -44,6 +48,7 @@ class Server:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     came: asyncio.Event = field(default_factory=asyncio.Event)
     now: float = 1000.0
+    never: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -55,6 +60,8 @@ class Server:
         self.asked[ask.name] += 1
         self.came.set()
         await self.gate.wait()
+        if ask.name in self.never:
+            await asyncio.get_running_loop().create_future()
         if self.status != 200:
             return Answer(self.status)
         return Answer(200, self.answers[ask.name]) if ask.name in self.answers else Answer(404)
@@ -71,8 +78,8 @@ TRAINED = {"model_info": {"llama.context_length": 131072}, "parameters": ""}
 
 
 @asynccontextmanager
-async def discovery(server: Server, **options: Any) -> AsyncIterator[Discovery]:
-    made = Discovery(server, Options(**options), server.clock)
+async def discovery(server: Server, patience: float = 10.0, **options: Any) -> AsyncIterator[Discovery]:
+    made = Discovery(server, Options(**options), server.clock, patience=patience)
     try:
         yield made
     finally:
@@ -198,6 +205,44 @@ async def test_an_endpoint_that_is_not_there_is_left_alone_for_an_hour() -> None
             server.now += PAUSES[1]
     assert server.asked[MODELS] == 3
     assert server.asked["GET /api/ps"] == 1
+
+
+async def test_a_question_that_is_never_answered_takes_nothing_from_the_others() -> None:
+    server = Server({MODELS: listed(), "GET /props": PROPS}, never=frozenset({"GET /slots", "GET /info"}))
+    async with discovery(server, patience=0.01) as made:
+        found = await made.window(WHO, "m", ORIGIN)
+    assert found is not None
+    assert found.tokens == 4096
+
+
+async def test_what_is_not_there_on_one_clients_path_may_be_on_anothers() -> None:
+    class Server404(Server):
+        async def ask(self, ask: Ask, model: str, origin: Origin) -> Answer:
+            answer = await super().ask(ask, model, origin)
+            return answer if ask.base is Base.ROOT or origin.path == CHAT else Answer(404)
+
+    server = Server404({MODELS: listed(), "GET v1/model": {"id": "m", "parameters": {"max_seq_len": 16384}}})
+    async with discovery(server) as made:
+        assert await made.window("other:m", "m", Origin((), f"/odd{CHAT}", "")) is None
+        found = await made.window(WHO, "m", ORIGIN)
+        assert server.asked["GET /props"] == 2, "it names the model"
+        assert server.asked["GET /info"] == 1, "which is the same place for all"
+    assert found is not None
+    assert found.tokens == 16384
+
+
+async def test_a_list_that_is_hidden_from_one_key_is_none_to_other_keys() -> None:
+    class Hiding(Server):
+        async def ask(self, ask: Ask, model: str, origin: Origin) -> Answer:
+            answer = await super().ask(ask, model, origin)
+            return answer if origin.fields else Answer(404)
+
+    server = Hiding({MODELS: listed(max_model_len=8192)})
+    async with discovery(server) as made:
+        assert await made.window(WHO, "m", ORIGIN) is None
+        found = await made.window("other:m", "m", Origin(((b"Authorization", b"Bearer other"),), CHAT, ""))
+    assert found is not None
+    assert found.tokens == 8192
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
@@ -377,6 +422,18 @@ async def test_odd_answers_to_the_question_harm_nobody(odd: bytes) -> None:
     async with before(answer) as (_, proxy, client):
         assert (await client.post(CHAT, asks())).status == 200
         assert "internal_error" not in proxy.log
+
+
+async def test_b93_a_list_that_is_encoded_though_nobody_asked_for_that_tells_the_window_too() -> None:
+    def answer(request: Request) -> Said:
+        if request.path.endswith("/chat/completions"):
+            return json_answer(WHOLE)
+        listing = json.dumps(listed(max_model_len=8192)).encode()
+        said = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
+        return peers.bytes_answer(CODECS["gzip"](listing), headers=said)
+
+    async with before(answer) as (_, _, client):
+        assert (await client.post(CHAT, asks())).header("x-context-window") == "8192"
 
 
 async def test_observe_shows_the_window_too_and_off_asks_nothing() -> None:
