@@ -21,6 +21,7 @@ from proxy.edge.discovery import PAUSES, Discovery
 from proxy.edge.questions import Answer
 from proxy.edge.sidecalls import Origin
 from proxy.wire.dialects import Ask, Base
+from proxy.wire.model_list import MOST_ENTRIES, annotated
 from tests.edge.proxied import Proxied, proxied
 from tests.peers import upstream as peers
 from tests.peers.client import RawClient
@@ -502,6 +503,21 @@ async def test_what_is_no_list_of_models_goes_by_as_it_is(body: bytes) -> None:
     policy, options = ModelPolicy(window=4096), Options(annotate=True)
     async with before(lambda _: peers.bytes_answer(body), policy=policy, options=options) as (_, _, client):
         assert (await client.get("/v1/models")).body == body
+
+
+async def test_an_adapter_in_the_list_has_the_window_of_its_base() -> None:
+    body = b'{"data":[{"id":"base","max_model_len":8192},{"id":"sql","max_model_len":null,"parent":"base"}]}'
+    async with before(lambda _: peers.bytes_answer(body), options=Options(annotate=True)) as (_, _, client):
+        listed = json.loads((await client.get("/v1/models")).body)["data"]
+    assert [entry["context_length"] for entry in listed] == [8192, 8192]
+
+
+def test_a_list_of_very_many_entries_is_left_as_it_is() -> None:
+    def long(entries: int) -> bytes:
+        return json.dumps({"data": [{"id": str(number)} for number in range(entries)]}).encode()
+
+    assert b"context_length" in annotated(long(MOST_ENTRIES), lambda _, told: 8192)
+    assert annotated(long(MOST_ENTRIES + 1), lambda _, told: 8192) == long(MOST_ENTRIES + 1)
 
 
 async def test_what_was_learned_for_one_tenant_is_not_in_anothers_list() -> None:
