@@ -83,6 +83,8 @@ class Counts:
         return known
 
     def _failed(self, known: _Known) -> None:
+        if self._clock() < known.due:
+            return  # it was asked at once with another that failed: that is one failure, and no row of them
         known.counter = None
         known.failures += 1
         known.due = self._clock() + PAUSES[min(known.failures, len(PAUSES)) - 1]

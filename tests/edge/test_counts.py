@@ -96,6 +96,30 @@ async def test_requests_at_once_find_the_endpoint_together() -> None:
     assert server.asked.count("POST /tokenize") == 11
 
 
+async def test_requests_at_once_that_fail_are_one_failure() -> None:
+    class Held(Server):
+        gate, waiting = asyncio.Event(), 0
+
+        async def ask(self, ask: Ask, model: str, origin: Origin, body: bytes | None = None) -> Answer:
+            self.waiting += 1
+            if self.waiting >= 10:
+                self.gate.set()
+            await self.gate.wait()
+            return await super().ask(ask, model, origin, body)
+
+    server = Held(**{"POST_/tokenize": lambda asked: {"count": 7}})
+    counts = Counts(server, server.clock)
+    server.gate.set()
+    assert await counts.count("tenant:m", "m", BODY, ORIGIN) == 7
+    server.answers, server.waiting = {"POST /tokenize": lambda asked: {}}, 0
+    server.gate.clear()
+    found = await asyncio.gather(*(counts.count("tenant:m", "m", BODY, ORIGIN) for _ in range(10)))
+    assert (found, server.waiting) == ([None] * 10, 10)
+    server.answers = {"POST /tokenize": lambda asked: {"count": 7}}
+    server.now += PAUSES[0]
+    assert await counts.count("tenant:m", "m", BODY, ORIGIN) == 7
+
+
 # ------------------------------------------------------------------------------------------------ through the proxy
 
 SPENT = peers.usage(50, 5)
