@@ -9,11 +9,15 @@ from typing import ClassVar
 
 
 class TransomError(Exception):
-    """The family. `status` is what a client gets, `kind` and `code` fill OpenAI's error object."""
+    """The family. `status` is what a client gets, `kind` and `code` fill OpenAI's error object.
+
+    `fields` are header lines that belong to the answer, each with its CRLF.
+    """
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "proxy_error"
     code: ClassVar[str] = "internal_error"
+    fields: ClassVar[bytes] = b""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -30,6 +34,39 @@ class CannotListen(TransomError):
     """The address that the configuration names is taken, foreign or unknown."""
 
     code = "cannot_listen"
+
+
+class Unauthorized(TransomError):
+    """This proxy asks for a token, and the request has none of them."""
+
+    status = 401
+    kind = "invalid_request_error"
+    code = "invalid_api_key"
+    fields = b"WWW-Authenticate: Bearer\r\n"
+
+
+class ForeignHost(TransomError):
+    """One of our own endpoints was asked for under a name that is not known to be ours (DNS rebinding)."""
+
+    status = 421
+    kind = "invalid_request_error"
+    code = "host_not_allowed"
+
+
+class ForeignPage(TransomError):
+    """A web page of another site asked for one of our own endpoints."""
+
+    status = 403
+    kind = "invalid_request_error"
+    code = "origin_not_allowed"
+
+
+class NotHere(TransomError):
+    """What was asked for is at another address of this proxy's."""
+
+    status = 404
+    kind = "invalid_request_error"
+    code = "not_found"
 
 
 class UpstreamUnreachable(TransomError):

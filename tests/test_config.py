@@ -503,6 +503,8 @@ def test_the_resolved_view_is_yaml_with_every_option_and_hidden_keys(folder: Pat
         "store",
         "max_body",
         "client_idle_timeout",
+        "auth",
+        "admin",
         "tenant",
         "log",
         "side_calls",

@@ -173,7 +173,10 @@ def test_what_the_example_switches_off_is_a_valid_value(
         for server in ("UPSTREAM", "SUMMARY")
         for name, file in (("CA_FILE", files.ca), ("CERT_FILE", files.certificate), ("KEY_FILE", files.key))
     }
-    config = load(path, Flags(), environ | {"SUMMARY_API_KEY": "made-up", "TENANT_SECRET": "made-up-too"})
+    tokens = tmp_path / "tokens.txt"
+    tokens.write_text("made-up-as-well\n", encoding="utf-8")
+    environ |= {"SUMMARY_API_KEY": "made-up", "TENANT_SECRET": "made-up-too", "TOKENS_FILE": str(tokens)}
+    config = load(path, Flags(), environ)
     assert [name for name, shown in example.items() if shown.is_off]
     assert config.policy_for("any").window == 128_000
     assert config.side_calls.api_key is not None

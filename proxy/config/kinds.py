@@ -45,12 +45,14 @@ class Kind:
 
     is_counted  the value is a bare number, so that its option must name a unit
     is_quotable its text may stand in an error message; False for whatever may hold a credential
+    reads_empty an empty text is read like any other, and does not mean that the value was left out
     """
 
     read: Callable[[str], object]
     show: Callable[[Any], object] = _as_it_is
     is_counted: bool = False
     is_quotable: bool = True
+    reads_empty: bool = False
 
 
 def nearest(text: str, known: Collection[str]) -> str | None:
@@ -392,6 +394,18 @@ def _is_host(host: str, *, is_six: bool) -> bool:
 
 ADDRESS: Final = Kind(_read_address, str)
 
+_HOST_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+
+
+def _read_host_name(text: str) -> object:
+    name = text.strip().lower().removesuffix(".")
+    if _HOST_NAME.fullmatch(name):
+        return name
+    return Wrong("is no name of a host; write it without http:// and without a port, for example proxy.lan")
+
+
+HOST_NAME: Final = Kind(_read_host_name)
+
 
 _STORES: Final = (
     "write memory, sqlite:///transom.db (beside the current folder), sqlite:////var/lib/transom/transom.db (anywhere)"
@@ -469,3 +483,11 @@ def _read_secret(text: str) -> object:
 
 
 SECRET: Final = Kind(_read_secret, repr, is_quotable=False)
+
+
+def _read_token(text: str) -> object:
+    return _read_secret(text) or Wrong("is empty; take it out of the list, or write what the token is")
+
+
+TOKEN: Final = Kind(_read_token, repr, is_quotable=False, reads_empty=True)
+"""A credential in a list: an empty one must not leave the list empty unnoticed."""

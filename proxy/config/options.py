@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from proxy.config import kinds, tls
+from proxy.config.access import ADMIN, AUTH
 from proxy.config.forms import Option, Section
 from proxy.config.model_options import MODELS
 from proxy.config.values import (
@@ -274,7 +275,8 @@ ROOT: Final = Section(
             kinds.ADDRESS,
             'HOST:PORT where the proxy listens; IPv6 needs quotes: "[::1]:8787". Or unix:/run/transom.sock, a Unix'
             " socket; its file is open to its owner, and to its group where the umask lets the group write.",
-            "Widen it to let other machines in: all who reach it can use upstream.api_key.",
+            "Widen it to let other machines in, and set auth.tokens: without them all who reach it can use"
+            " upstream.api_key.",
         ),
         UPSTREAM,
         Option(
@@ -299,6 +301,8 @@ ROOT: Final = Section(
             "How long a client may stay silent in the middle of its request's body; then it is answered with 408.",
             "Raise it for clients that send live audio with long pauses.",
         ),
+        AUTH,
+        ADMIN,
         TENANT,
         LOG,
         SIDE_CALLS,

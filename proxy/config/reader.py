@@ -233,9 +233,10 @@ class Reading:
         if expanded.problem:
             self._note(place, expanded.problem)
             return None
-        if _is_null(node) or (node.style is None and not expanded.text):
+        is_empty = _is_null(node) or (node.style is None and not expanded.text)
+        if is_empty and not option.kind.reads_empty:
             return None
-        value = option.kind.read(expanded.text)
+        value = option.kind.read("" if is_empty else expanded.text)
         if isinstance(value, Wrong):
             is_shown = option.kind.is_quotable and not expanded.has_references
             self._note(place, f"{quoted(expanded.text) if is_shown else 'the value'} {value.problem}")

@@ -181,6 +181,42 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
+class TokensFile:
+    """A file of tokens, as it was when the configuration was read; it shows its path alone."""
+
+    path: str
+    tokens: tuple[Secret, ...]
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """Who may use the proxy: whoever holds one of these tokens, and everybody where there are none."""
+
+    tokens: tuple[Secret, ...] = ()
+    tokens_file: TokensFile | None = None
+
+    @property
+    def accepted(self) -> tuple[Secret, ...]:
+        """All tokens, wherever they stand."""
+        return self.tokens + (self.tokens_file.tokens if self.tokens_file else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """The proxy's own endpoints under `/-/`.
+
+    listen  an address of their own; None = where everything else is answered
+    hosts   names, in lower case, under which a browser may ask for them, beside localhost and the listening hosts
+    """
+
+    listen: Address | SocketFile | None = None
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     """Who shares a summary with whom: requests of the same credential, or of the same value of a header.
 
@@ -271,6 +307,8 @@ class Config:
     store: StoreURL = IN_MEMORY
     max_body: int = 256 * 2**20
     client_idle_timeout: float = 120.0
+    auth: Auth = Auth()
+    admin: Admin = Admin()
     tenant: Tenant = Tenant()
     log: LogOptions = LogOptions()
     side_calls: SideCalls = SideCalls()

@@ -17,6 +17,8 @@ from proxy.exchange import Measurement
 from proxy.wire import chat
 
 PREFIX: Final = "/-/"
+_HEALTH: Final = f"{PREFIX}healthz"
+_FOR_ALL: Final = frozenset({_HEALTH, f"{PREFIX}readyz"})
 _STATE: Final = f"{PREFIX}state"
 _KIND: Final = "invalid_request_error"
 
@@ -35,6 +37,11 @@ class Asked:
 def is_own(path: str) -> bool:
     """Whether a path is one of ours rather than the upstream's."""
     return path.startswith(PREFIX)
+
+
+def is_for_all(path: str) -> bool:
+    """Whether an endpoint of ours is open to everybody: probes have no token, and call any name and address."""
+    return path.rstrip("/") in _FOR_ALL
 
 
 async def answer(method: str, asked: Asked, client: Downstream) -> None:
@@ -83,7 +90,7 @@ Endpoint = Mapping[str, Callable[[Asked], Awaitable[Reply]]]
 
 _ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
     {
-        f"{PREFIX}healthz": MappingProxyType({"GET": _healthz, "HEAD": _healthz}),
+        _HEALTH: MappingProxyType({"GET": _healthz, "HEAD": _healthz}),
         f"{PREFIX}measure": MappingProxyType({"POST": _measure}),
         _STATE: MappingProxyType({"GET": _state, "HEAD": _state}),
     }

@@ -149,7 +149,7 @@ class Downstream(web.StreamResponse):
         if self.started:
             self.break_off()
             return
-        await self.say(error.status, chat.error_body(error.message, error.kind, error.code))
+        await self.say(error.status, chat.error_body(error.message, error.kind, error.code), error.fields)
 
     async def say(self, status: int, body: bytes, fields: bytes = b"") -> None:
         """Answer with JSON of our own. Raises ClientGone."""

@@ -36,10 +36,17 @@ CREDENTIALS = frozenset({b"authorization", b"api-key", b"x-api-key", b"x-goog-ap
 
 MODE_HEADER = b"x-context-mode"
 
+TOKEN_HEADER = b"x-transom-token"
+"""Where a token of our own stands beside the client's own credential.
+
+`Proxy-Authorization` would be the field for it, but web pages cannot set it and proxies on the way take it out.
+"""
+
 _NOT_FORWARDED = HOP_BY_HOP | {
     b"host",  # names the upstream instead
     b"expect",  # this hop answers it: the upstream need not, and some stall on it
     MODE_HEADER,
+    TOKEN_HEADER,
 }
 
 _SIDE_CALL = CREDENTIALS | {
@@ -243,14 +250,20 @@ class Base:
         return cls(origin, tuple(segments), query, socket)
 
 
+def authority(target: str) -> str:
+    """The host, and the port if there is one, that an absolute request target names; empty for any other."""
+    matched = _ABSOLUTE.match(target)
+    return matched.group().partition("://")[2] if matched else ""
+
+
 def split_target(target: str) -> tuple[str, str]:
     """(path, query) of a request target as it came; an absolute one loses its host, a fragment is left out."""
     matched = _ABSOLUTE.match(target)
     if matched is not None:
         target = target[matched.end() :]
     path, _, query = target.partition("#")[0].partition("?")
-    if path in ("", "*"):  # `OPTIONS *` asks about the whole server
-        path = "/"
+    if not path.startswith("/"):  # `OPTIONS *` asks about the whole server
+        path = "/" + path.removeprefix("*")
     return path, query
 
 

@@ -56,6 +56,11 @@ class Ledger:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._by_tip: OrderedDict[str, Conversation] = OrderedDict()
+        self._of_holders: dict[str, Ledger] = {}
+
+    def of(self, holder: str) -> "Ledger":
+        """The list of one holder of a token, which nobody else sees; this one itself where there are no tokens."""
+        return self._of_holders.setdefault(holder, Ledger(self._clock)) if holder else self
 
     def note(self, chain: Sequence[str], verdict: Verdict, kept: Sequence[str] = ()) -> None:
         """Take in one managed request; `kept` names the prefixes of which something was stored before, or will be."""

@@ -30,6 +30,7 @@ _SECRET_NAMES: Final = frozenset(
         "api-key",
         "x-api-key",
         "x-goog-api-key",
+        "x-transom-token",
         "cookie",
         "set-cookie",
         "api_key",
@@ -43,7 +44,7 @@ _SECRET_NAMES: Final = frozenset(
 # a bearer token wherever it stands.
 _IN_TEXT: Final = (
     re.compile(
-        r"""((?:proxy-)?authorization|(?:x-)?(?:goog-)?api-key|(?:set-)?cookie)(["']?\s*[:=,]\s*[bru]?["']?)[^"'\r\n]+""",
+        r"""((?:proxy-)?authorization|(?:x-)?(?:goog-)?api-key|x-transom-token|(?:set-)?cookie)(["']?\s*[:=,]\s*[bru]?["']?)[^"'\r\n]+""",
         re.IGNORECASE,
     ),
     re.compile(r"(\b(?:api_key|access_token|key|token))(=)[^&\s\"'#]+", re.IGNORECASE),
@@ -128,13 +129,14 @@ def _redacted(name: object, value: object) -> Any:
 
 
 def _clean(text: str) -> str:
-    if not text.isascii():
-        text = text.encode("utf-8", "backslashreplace").decode()  # what is not UTF-8 cannot be written
-    if _SUSPECT.search(text) is None:
+    if _SUSPECT.search(text) is not None:
+        for pattern in _IN_TEXT:
+            text = pattern.sub(rf"\g<1>\g<2>{HIDDEN}", text)
+    if text.isprintable():
         return text
-    for pattern in _IN_TEXT:
-        text = pattern.sub(rf"\g<1>\g<2>{HIDDEN}", text)
-    return text
+    # A path or a model's name is the client's to choose. What is not UTF-8 cannot be written, and what controls a
+    # terminal, or begins a new line, would let it write the log.
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _exceptions_as_places(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -9,7 +9,7 @@ that was done for it ends. Each request writes one event, of counts and fixed wo
 import asyncio
 import hashlib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -23,6 +23,7 @@ from proxy.context.tokens import encoding_for
 from proxy.edge import admin, encodings, headers, tunnel
 from proxy.edge.downstream import ClientGone, Downstream, relay
 from proxy.edge.encodings import Received, Undecodable
+from proxy.edge.gate import Admitted, Door, Gate
 from proxy.edge.measuring import measured
 from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
 from proxy.edge.sidecalls import Origin
@@ -53,9 +54,11 @@ class Visit:
     """One request on its way through, with what its event will tell."""
 
     request: web.BaseRequest
+    gate: Gate
     client: Downstream
     origin: Origin
     began: float
+    admitted: Admitted = field(default_factory=lambda: Admitted(()))
     mode: Mode | None = None
     body: bytes | None = None
     upload: Upload | None = None
@@ -80,6 +83,8 @@ class Server:
         self._around = around
         self._log = log
         self._reader = Reader()
+        self._gate = Gate(config, Door.CLIENTS if config.admin.listen else Door.ALL)
+        self._own_gate = Gate(config, Door.OWN)
         self._running: set[asyncio.Task[object]] = set()
         self._stopping = False
         self._windows = Windows(config, log)
@@ -87,11 +92,18 @@ class Server:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; the library calls this for each, one after the other on a connection."""
+        return await self._handle(request, self._gate)
+
+    async def handle_own(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The same at the address that is for our own endpoints."""
+        return await self._handle(request, self._own_gate)
+
+    async def _handle(self, request: web.BaseRequest, gate: Gate) -> web.StreamResponse:
         task = asyncio.current_task()
         if task is not None:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        visit = self._visit(request)
+        visit = self._visit(request, gate)
         try:
             await self._answer(visit)
         except ClientGone:
@@ -117,13 +129,14 @@ class Server:
         if late:
             await asyncio.wait(late, timeout=LAST_SECOND)
 
-    def _visit(self, request: web.BaseRequest) -> Visit:
+    def _visit(self, request: web.BaseRequest, gate: Gate) -> Visit:
         path, query = headers.split_target(request.raw_path)
         client = Downstream(request)
         if self._stopping:
             client.close_after()
         raw = request.raw_headers
-        return Visit(request, client, Origin(raw, path, query), self._around.clock(), self._asked_mode(raw))
+        origin = Origin(raw, path, query)
+        return Visit(request, gate, client, origin, self._around.clock(), mode=self._asked_mode(raw))
 
     def _asked_mode(self, raw: headers.RawHeaders) -> Mode | None:
         asked = headers.find(raw, headers.MODE_HEADER)
@@ -137,12 +150,24 @@ class Server:
 
     async def _answer(self, visit: Visit) -> None:
         try:
+            self._admit(visit)
             await self._attend(visit)
         except TransomError as error:
             visit.reason = error.code
             if isinstance(error, ClientStalled):
                 visit.client.close_after()
             await visit.client.refuse(error)
+
+    def _admit(self, visit: Visit) -> None:
+        """Outside of the one door: where this fails, nobody comes in."""
+        request, origin = visit.request, visit.origin
+        try:
+            visit.admitted = visit.gate.admit(visit.method, request.raw_path, origin.fields)
+        except TransomError:
+            if request.body_exists:
+                visit.client.close_after()  # the body is of no interest
+            raise
+        visit.origin = replace(origin, fields=visit.admitted.fields)
 
     async def _attend(self, visit: Visit) -> None:
         try:
@@ -157,7 +182,9 @@ class Server:
     async def _course(self, visit: Visit) -> None:
         path = visit.origin.path
         if admin.is_own(path):
-            asked = admin.Asked(path, self._around, partial(self._measurement, visit))
+            ledger = self._around.ledger.of(visit.admitted.holder)
+            around = replace(self._around, ledger=ledger)
+            asked = admin.Asked(path, around, partial(self._measurement, visit))
             await admin.answer(visit.method, asked, visit.client)
         elif visit.method == hdrs.METH_CONNECT:
             said = chat.error_body(
@@ -216,7 +243,7 @@ class Server:
             visit.upstream_status = visit.verdict.status
             self._windows.note(terms.tenant, visit.verdict)
             kept = (*performer.kept, performer.prepared)
-            self._around.ledger.note(performer.chain, visit.verdict, kept)
+            self._around.ledger.of(visit.admitted.holder).note(performer.chain, visit.verdict, kept)
         finally:
             performer.close()
             visit.spent, visit.unread = performer.spent, performer.unread
@@ -224,7 +251,7 @@ class Server:
     def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
         policy = self._config.policy_for(request.model)
         summary_model = self._config.side_calls.model or ""
-        tenant = self._tenant(visit.origin)
+        tenant = self._tenant(visit)
         return Terms(
             policy=policy,
             mode=visit.mode or policy.mode,
@@ -254,8 +281,8 @@ class Server:
     async def _pass(self, visit: Visit, body: Body, added: tuple[tuple[str, str], ...] = ()) -> None:
         around, origin = self._around, visit.origin
         length = len(body) if isinstance(body, bytes) else None
-        annotates = self._annotates(visit)
-        fields = headers.for_upstream(origin.fields, length=length, unencoded=annotates, key=around.key)
+        annotates, key = self._annotates(visit), self._key_for(visit)
+        fields = headers.for_upstream(origin.fields, length=length, unencoded=annotates, key=key)
         url = headers.join(around.base, origin.path, origin.query)
         began = around.clock()
         reply = await around.upstream.call(visit.method, url, fields, body)
@@ -263,7 +290,7 @@ class Server:
         visit.upstream_status = reply.status
         try:
             rewrites = annotates and reply.status == 200 and not headers.is_encoded(reply.headers)
-            tap = self._windows.annotator(self._tenant(origin)) if rewrites else None
+            tap = self._windows.annotator(self._tenant(visit)) if rewrites else None
             if not await relay(reply, visit.client, added=added, tap=tap, rewrites=rewrites):
                 visit.reason = "upstream_broke"
         finally:
@@ -273,14 +300,17 @@ class Server:
         is_list = visit.method == hdrs.METH_GET and model_list.is_model_list(visit.origin.path)
         return is_list and self._config.discovery.annotate and visit.mode is not Mode.OFF
 
-    def _tenant(self, origin: Origin) -> str:
-        return _tenant(origin, self._config.tenant)
+    def _tenant(self, visit: Visit) -> str:
+        return _tenant(visit.origin, self._config.tenant, visit.admitted.holder)
+
+    def _key_for(self, visit: Visit) -> str:
+        return self._around.key if visit.admitted.may_use_key else ""
 
     async def _tunnel(self, visit: Visit) -> None:
         """A request for a WebSocket: where the upstream answers with 101, bytes both ways until one end closes."""
         around, origin = self._around, visit.origin
         visit.client.close_after()  # what the client sends behind such a request is never taken for another one
-        fields = headers.for_upgrade(origin.fields, key=around.key)
+        fields = headers.for_upgrade(origin.fields, key=self._key_for(visit))
         reply = await around.upstream.upgrade(headers.join(around.base, origin.path, origin.query), fields)
         visit.upstream_status = reply.status
         try:
@@ -352,7 +382,7 @@ class Server:
         client = visit.client
         told: dict[str, object] = {
             "method": visit.method,
-            "path": visit.origin.path,
+            "path": visit.origin.path[:_PATH_CHARACTERS],
             "status": client.sent_status,
             "complete": client.complete,
             "bytes_in": visit.received_bytes + (visit.upload.size if visit.upload else 0),
@@ -374,6 +404,10 @@ class Server:
         if visit.spent:
             told["spent"] = {kind: round(seconds, 4) for kind, seconds in visit.spent.items()}
         self._log.info("request", **told)
+
+
+_PATH_CHARACTERS: Final = 300
+"""A path is the client's text; the log takes no more of it."""
 
 
 def _told_of(verdict: Verdict) -> dict[str, object]:
@@ -405,10 +439,14 @@ def _told_of(verdict: Verdict) -> dict[str, object]:
     return told
 
 
-def _tenant(origin: Origin, options: Tenant) -> str:
-    """A keyed digest: no two tenants share anything, and no store ever holds a credential (B117)."""
+def _tenant(origin: Origin, options: Tenant, holder: str) -> str:
+    """A keyed digest: no two tenants share anything, and no store ever holds a credential (B117).
+
+    The holder of a token comes first: what a client says beside it can only divide what is the holder's.
+    """
     name = options.header.lower().encode("latin-1")
     # Who sends no such header is told apart by the credential: never are all of them one tenant.
     said = (headers.find(origin.fields, name) if name else None) or headers.credential(origin.fields)
+    said = holder.encode() + b"\n" + said if holder else said
     secret = options.secret.reveal().encode()[:64] if options.secret else b""
     return hashlib.blake2b(said or b"", key=secret, digest_size=16, person=b"transom tenant").hexdigest()

@@ -8,16 +8,19 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from structlog.typing import FilteringBoundLogger
 
-from proxy.config import Address, Config, SocketFile, is_loopback, tls
+from proxy.config import Address, Config, SocketFile, tls
 from proxy.config.values import Tls, is_on_this_machine
 from proxy.edge import logs, socketfile
 from proxy.edge.counts import Counts
 from proxy.edge.discovery import Discovery
+from proxy.edge.gate import lends_key
 from proxy.edge.headers import Base
 from proxy.edge.ledger import Ledger
 from proxy.edge.performer import Surroundings
@@ -28,6 +31,8 @@ from proxy.edge.summaries import Summaries
 from proxy.edge.upstream import LINE_BYTES, MOST_HEADERS, Timeouts, Upstream, Way
 from proxy.errors import CannotListen
 from proxy.wire import chat
+
+Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 GRACE: Final = 30.0
 """Seconds that running requests get to end when the process is told to stop (B112)."""
@@ -61,12 +66,16 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
                 clock=clock,
             )
             server = Server(config, around, log)
-            async with _listening(config, server, grace) as url:
-                log.info("listening", url=url, upstream=options.base_url)
+            drain = partial(server.drain, grace)
+            async with (
+                _listening(config.listen, server.handle, drain, "--listen") as url,
+                _own_address(config, server) as own,
+            ):
+                log.info("listening", url=url, upstream=options.base_url, **own)
                 _warn_of_unverified(config, log)
-                if key and not is_loopback(config.listen):
-                    # B134: whoever reaches the address can use the key.
-                    log.warning("key_is_open_to_the_network", address=str(config.listen))
+                if lends_key(config):
+                    advice = "set auth.tokens, or listen on 127.0.0.1"
+                    log.warning("key_is_open_to_the_network", address=str(config.listen), advice=advice)
                 yield url
 
 
@@ -139,22 +148,39 @@ async def serve(config: Config, parts: Parts, *, grace: float = GRACE) -> None:
 
 
 @asynccontextmanager
-async def _listening(config: Config, server: Server, grace: float) -> AsyncIterator[str]:
-    library = _Library(server.handle)
+async def _listening(
+    listen: Address | SocketFile, handler: Handler, drain: Callable[[], Awaitable[None]], option: str
+) -> AsyncIterator[str]:
+    """An address that requests come in at, and its URL. `drain` ends them; `option` is where the address comes from."""
     # The size cap of 1 MiB is the library's `request.read()`; bodies are read here piece by piece without it (B91).
-    runner = web.ServerRunner(library, shutdown_timeout=LAST_SECOND)
+    runner = web.ServerRunner(_Library(handler), shutdown_timeout=LAST_SECOND)
     await runner.setup()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(runner.cleanup)
-        site = await _started(runner, config.listen)
-        stack.push_async_callback(server.drain, grace)
-        if isinstance(config.listen, SocketFile):
-            stack.enter_context(socketfile.removed_at_the_end(config.listen.path))
+        site = await _started(runner, listen, option)
+        stack.push_async_callback(drain)
+        if isinstance(listen, SocketFile):
+            stack.enter_context(socketfile.removed_at_the_end(listen.path))
         stack.push_async_callback(site.stop)
         yield _url(runner)
 
 
-async def _started(runner: web.ServerRunner, listen: Address | SocketFile) -> web.BaseSite:
+@asynccontextmanager
+async def _own_address(config: Config, server: Server) -> AsyncIterator[dict[str, str]]:
+    """The address of our own endpoints, where they have one; what the log says of it."""
+    listen = config.admin.listen
+    if listen is None:
+        yield {}
+        return
+
+    async def drain() -> None:
+        """Nothing that takes time is asked here."""
+
+    async with _listening(listen, server.handle_own, drain, "admin.listen") as url:
+        yield {"admin": url}
+
+
+async def _started(runner: web.ServerRunner, listen: Address | SocketFile, option: str) -> web.BaseSite:
     try:
         if isinstance(listen, Address):
             return await _open(web.TCPSite(runner, listen.host, listen.port, backlog=_BACKLOG))
@@ -163,7 +189,7 @@ async def _started(runner: web.ServerRunner, listen: Address | SocketFile) -> we
             return await _open(web.UnixSite(runner, listen.path, backlog=_BACKLOG))
     except OSError as cause:
         raise CannotListen(
-            f"Cannot listen on {listen}: {cause.strerror or cause}. Name another address with --listen."
+            f"Cannot listen on {listen}: {cause.strerror or cause}. Name another address with {option}."
         ) from cause
 
 
@@ -175,7 +201,7 @@ async def _open(site: web.BaseSite) -> web.BaseSite:
 class _Library(web.Server):
     """The library's server, with its defaults set for a proxy."""
 
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+    def __init__(self, handler: Handler) -> None:
         # Cancellation is off by default: the upstream would go on writing for a client that left (B106).
         super().__init__(handler, handler_cancellation=True)
 
@@ -208,13 +234,22 @@ class _Connection(web.RequestHandler):
         self.logger.warning("unreadable request, status %s", status, exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("An answer has begun; there can be no other.")
-        said = chat.error_body(
-            "This request cannot be read as HTTP/1.1.", "invalid_request_error", "bad_request"
-        )
+        words, code = "This request cannot be read as HTTP/1.1.", "bad_request"
+        if isinstance(exc, LineTooLong) or (isinstance(exc, BadHttpMessage) and exc.message == _TOO_MANY):
+            status, words, code = 431, _TOO_LARGE, "headers_too_large"
+        said = chat.error_body(words, "invalid_request_error", code)
         answer = web.Response(status=status, body=said, content_type="application/json")
         answer.force_close()
         return answer
 
+
+_TOO_MANY: Final = "Too many headers received"
+"""The library's own words; it has no exception of its own for this."""
+
+_TOO_LARGE: Final = (
+    f"The head of this request is too large: its first line and each of its fields may have {LINE_BYTES} bytes, and"
+    f" there may be {MOST_HEADERS} fields."
+)
 
 _BACKLOG: Final = 1024
 """Connections that may wait to be accepted. 128 by default: less than one burst of a large group of agents."""

@@ -22,7 +22,15 @@ from tests.peers.upstream import Answer, Cut, Framing, ScriptedUpstream, bytes_a
 CHAT = "/v1/chat/completions"
 SECRET = "s3cr3t-value"
 WORD = "marker-word"
-NAMES = ("Authorization", "api-key", "x-api-key", "x-goog-api-key", "Cookie", "Proxy-Authorization")
+NAMES = (
+    "Authorization",
+    "api-key",
+    "x-api-key",
+    "x-goog-api-key",
+    "x-transom-token",
+    "Cookie",
+    "Proxy-Authorization",
+)
 FIELDS = [(name, f"Bearer {SECRET}" if name == "Authorization" else SECRET) for name in NAMES]
 QUERY = f"?key={SECRET}&api_key={SECRET}&token={SECRET}"
 BODY = json.dumps(
@@ -71,6 +79,25 @@ def test_numbers_and_fixed_words_are_left_alone() -> None:
     told = json.loads(stream.getvalue())
     assert (told["tokens"], told["key"], told["seconds"], told["complete"]) == (5, None, 0.5, True)
     assert (told["tokenizer"], told["spent"]) == ("o200k_base", {"send": 1})
+
+
+ODD = "a\x1b[2J\x07\u009b31m\r\n{}\u202e\u2028\udcff b"
+"""Colours, a bell, a new line, writing from right to left, half a character."""
+
+
+@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.CONSOLE])
+def test_what_a_client_chooses_neither_controls_a_terminal_nor_begins_a_line(form: LogFormat) -> None:
+    log, stream = written(form=form)
+    log.info("request", model=ODD, path={"deep": [ODD]}, header=(b"x", ODD.encode("utf-8", "replace")))
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable()
+    assert "[2J" in line
+
+
+async def test_no_more_of_a_path_is_logged_than_tells_what_it_is() -> None:
+    async with ScriptedUpstream() as upstream, proxied(upstream.url) as proxy, RawClient(proxy.url) as client:
+        await client.request("GET", "/v1/" + "x" * 60_000)
+        assert len(proxy.log) < 3000
 
 
 def test_of_an_exception_only_type_and_place_are_written() -> None:
@@ -162,8 +189,9 @@ async def test_b131_what_a_parser_quotes_of_a_bad_request_is_neither_logged_nor_
         async with RawClient(proxy.url) as client:
             await client.send(f"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: {SECRET * 9000}\r\n\r\n".encode())
             endless = await client.read()
+    assert (colonless.status, colonless.json()["error"]["code"]) == (400, "bad_request")
+    assert (endless.status, endless.json()["error"]["code"]) == (431, "headers_too_large")
     for response in (colonless, endless):
-        assert (response.status, response.json()["error"]["code"]) == (400, "bad_request")
         assert SECRET.encode() not in response.body
     assert len(proxy.events("library")) == 2
     assert SECRET not in proxy.log
