@@ -1,6 +1,11 @@
 """Fields and URLs on their way through: what ends at this hop, what is added, how two URLs become one."""
 
+from urllib.parse import urlsplit
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from yarl import URL
 
 from proxy.edge import headers
 from proxy.edge.headers import Base
@@ -173,6 +178,30 @@ JOINED = [
 @pytest.mark.parametrize(("base", "target", "url"), JOINED)
 def test_b100_base_url_and_target_become_the_url_of_the_table(base: str, target: str, url: str) -> None:
     assert headers.join(Base.of(base), *headers.split_target(target)) == url
+
+
+BASES = st.sampled_from(["http://h", "http://h/", "https://h:1/v1", "http://[::1]/api/v1", "http://h/v1?a=1"])
+TARGETS = st.lists(
+    st.sampled_from(
+        ["/", "//", "\\", "@", ":", "?", "#", "*", ".", "..", "%2F", "http://", "evil.example", "v1"]
+    )
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    max_size=8,
+).map("".join)
+
+
+@given(BASES, TARGETS)
+@example("http://h", "@evil.example/v1")
+@example("http://h", "evil.example")
+@example("http://h", "*")
+def test_no_target_leads_to_another_host(base: str, target: str) -> None:
+    wanted, joined = urlsplit(base), headers.join(Base.of(base), *headers.split_target(target))
+    assert (
+        joined.startswith(f"{wanted.scheme}://{wanted.netloc}/")
+        or joined == f"{wanted.scheme}://{wanted.netloc}"
+    )
+    assert URL(joined, encoded=True).host == wanted.hostname
+    assert URL(joined, encoded=True).port == (wanted.port or URL(base).port)
 
 
 @pytest.mark.parametrize("url", ["", "h/v1", "/v1", "http:/h"])

@@ -433,3 +433,49 @@ async def test_a_request_with_two_framings_is_not_smuggled_on() -> None:
         )
         assert (await client.read()).status in (200, 400)
         assert all(request.header("content-length") is None for request in upstream.requests)
+
+
+@pytest.mark.parametrize(
+    ("head", "arrives"),
+    [
+        ("GET http://evil.example/v1/models", "/v1/models"),
+        ("GET ftp://evil.example:1/v1/models", "/v1/models"),
+        ("GET //evil.example/v1/models", "/v1//evil.example/v1/models"),
+        ("GET /\\evil.example/models", "/v1/\\evil.example/models"),
+        ("GET /@evil.example/models", "/v1/@evil.example/models"),
+        ("GET /models", "/v1/models"),
+        ("POST http://evil.example/v1/chat/completions", CHAT),
+    ],
+)
+async def test_no_request_chooses_the_upstream(head: str, arrives: str) -> None:
+    fields = "Host: evil.example\r\nX-Forwarded-Host: evil.example\r\nForwarded: host=evil.example\r\nContent-Length: 0"
+    async with (
+        ScriptedUpstream([OK]) as upstream,
+        proxied(upstream.base_url) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        await client.send(f"{head} HTTP/1.1\r\n{fields}\r\n\r\n".encode())
+        assert (await client.read()).status == 200
+        (request,) = upstream.requests
+    assert (request.target, request.headers_named("host")) == (arrives, [f"127.0.0.1:{upstream.port}"])
+
+
+LONG = "x" * 70_000
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"GET /v1/{LONG} HTTP/1.1\r\nHost: h",
+        f"GET / HTTP/1.1\r\nHost: h\r\nX-Long: {LONG}",
+        f"GET / HTTP/1.1\r\nHost: h\r\n{LONG}: 1",
+        "GET / HTTP/1.1\r\nHost: h" + "".join(f"\r\nX-{number}: 1" for number in range(1001)),
+    ],
+    ids=("target", "value", "name", "number"),
+)
+async def test_a_head_that_is_too_large_is_told_so(head: str) -> None:
+    async with ScriptedUpstream() as upstream, proxied(upstream.url) as proxy, RawClient(proxy.url) as client:
+        await client.send(f"{head}\r\n\r\n".encode())
+        response = await client.read()
+        assert upstream.connections == 0
+    assert (response.status, response.json()["error"]["code"]) == (431, "headers_too_large")
