@@ -14,13 +14,14 @@ LISTEN ?= 127.0.0.1:8787
 WINDOW ?=
 UPSTREAM ?=
 ARGS ?=
+FOR  ?= 600
 
 CHECKED := $(wildcard proxy tests benchmarks)
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq --no-input install -c requirements.lock
 NEEDS   := pyproject.toml requirements.lock $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test serve lint format lock clean
+.PHONY: help demo test fuzz serve lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## say what there is
@@ -31,6 +32,9 @@ demo: $(VENV)/.demo ## run a long agent conversation through the proxy, against 
 
 test: lint $(VENV)/.servers ## run every check; ARGS are handed to pytest
 	$(BIN)/python -m pytest $(ARGS)
+
+fuzz: $(VENV)/.dev ## feed the readers of foreign bytes with odd ones: make fuzz [FOR=600], in seconds
+	nice $(BIN)/python -m tests.fuzz --seconds '$(FOR)'
 
 lint: $(VENV)/.dev ## run the linter, the formatter's check and the type checker
 	$(BIN)/python -m ruff check .

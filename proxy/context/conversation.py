@@ -183,6 +183,11 @@ class Conversation:
         return self.rounds[bisect_right(self.rounds, index, key=lambda r: r.start) - 1]
 
 
+MOST_NEW_VALUES: Final = 200_000
+"""JSON values of messages that are decoded at once. Ten thousand messages have less than half, and one that is made to
+be slow costs ten microseconds."""
+
+
 class Reader:
     """Reads messages with a memory for those seen before, since clients resend everything with every request.
 
@@ -195,7 +200,13 @@ class Reader:
         self._seen: OrderedDict[bytes, Message] = OrderedDict()
 
     def read(self, raws: Sequence[bytes]) -> Conversation:
-        """The conversation of a request's raw messages. Raises `rawjson.NotJSON` when one cannot be decoded."""
+        """The conversation of a request's raw messages.
+
+        Raises `rawjson.NotJSON` when one cannot be decoded, `rawjson.TooManyValues` when too much is new.
+        """
+        unseen = b",".join([raw for raw in raws if raw not in self._seen])
+        if rawjson.has_more_values(unseen, MOST_NEW_VALUES):
+            raise rawjson.TooManyValues("too many new values")
         return conversation_of([self._message(raw) for raw in raws])
 
     def _message(self, raw: bytes) -> Message:

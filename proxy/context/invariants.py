@@ -105,7 +105,8 @@ def _survives(text: str, shown: str) -> bool:
 
 def _is_around(pieces: tuple[str, str], text: str) -> bool:
     """Whether what stands around a gap is of the text. A summary in the block beside it may have gaps of its own."""
-    first, second = pieces[0][-8:], pieces[1][:8]
+    # A gap over the border of two parts leaves the line feed that joins them.
+    first, second = pieces[0][-8:], pieces[1].removeprefix("\n")[:8]
     start = text.find(first)
     return start >= 0 and text.find(second, start + len(first)) >= 0
 

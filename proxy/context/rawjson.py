@@ -1,7 +1,8 @@
 """Raw parts of JSON documents: split without decoding, change one part and keep every other byte.
 
 Rules. No function here re-serialises what it was given: a value that is not replaced keeps its very bytes, numbers,
-escapes and spaces included. What is not valid JSON raises `NotJSON` and nothing else, however deep or odd it is.
+escapes and spaces included. What is not valid JSON raises `NotJSON` and nothing else, however deep or odd it is; only
+the encoding of a part is not looked at before the part itself is decoded.
 The fast path is msgspec's validating scanner; it refuses lone surrogates (`"\\ud83d"`, which JavaScript clients send
 when they cut a text inside an emoji), so a slower scanner of our own stands behind it and reads what `json` reads.
 """
@@ -9,6 +10,7 @@ when they cut a text inside an emoji), so a slower scanner of our own stands beh
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -25,8 +27,15 @@ _OPENING = (ord("{"), ord("["))
 _CLOSING = (ord("}"), ord("]"))
 
 
+_QUOTES_A_VALUE = 4  # a key and a text
+
+
 class NotJSON(ValueError):
     """The bytes are no JSON document of the kind that was asked for."""
+
+
+class TooManyValues(NotJSON):
+    """The document would take too long to be looked into."""
 
 
 class Span(NamedTuple):
@@ -43,6 +52,30 @@ def value(document: bytes) -> object:
         return _VALUE.decode(document)
     except (msgspec.DecodeError, RecursionError):
         return _tolerant(document)
+
+
+def is_text(document: bytes) -> bool:
+    """Whether the bytes are UTF-8."""
+    if document.isascii():
+        return True
+    try:
+        document.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def has_more_values(document: bytes, most: int) -> bool:
+    """Whether there are more values than so many, by the commas between them; quick for any document.
+
+    Of bytes that are no JSON this says nothing.
+    """
+    if document.count(b",") < most:  # those within texts counted: so it is for nearly all
+        return False
+    bare = document.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in document else document
+    if bare.count(b'"') > _QUOTES_A_VALUE * most:
+        return True
+    return sum(outside.count(b",") for outside in bare.split(b'"')[::2]) >= most
 
 
 def members(document: bytes) -> dict[str, bytes]:
@@ -63,15 +96,21 @@ def elements(document: bytes) -> list[bytes]:
         return list(_scan_elements(document))
 
 
-def spans(document: bytes) -> list[Span]:
-    """The members of an object with the places of their values, repeated keys included. Raises `NotJSON`."""
+def spans(document: bytes, most: int | None = None) -> list[Span]:
+    """The members of an object with the places of their values, repeated keys included.
+
+    Raises `NotJSON`, and `TooManyValues` for more than `most` members.
+    """
     try:
         known: Mapping[str, msgspec.Raw] = _MEMBERS.decode(document)
     except (msgspec.DecodeError, RecursionError):
         if not isinstance(_tolerant(document), dict):
             raise NotJSON("not a JSON object") from None
         known = {}
-    return list(_scan_members(document, known))
+    found = list(islice(_scan_members(document, known), None if most is None else most + 1))
+    if most is not None and len(found) > most:
+        raise TooManyValues("too many members")
+    return found
 
 
 def replace(document: bytes, values: Mapping[str, bytes]) -> bytes:

@@ -40,6 +40,12 @@ NEEDS_COMPLETION_LIMIT: Final = ("o1", "o3", "o4", "gpt-5", "gpt-6")
 """Models (behind a provider's prefix) that refuse `max_tokens`: OpenAI's reasoning models."""
 
 
+MOST_VALUES: Final = 2_000_000
+MOST_MEMBERS: Final = 10_000
+MOST_MESSAGES: Final = 100_000
+"""Of a body that is looked into. What is larger is no chat, and would hold up everybody else's."""
+
+
 class NotManaged(Exception):
     """The body is none that we can manage; `reason` is a short fixed word for the log."""
 
@@ -89,16 +95,29 @@ def is_generating_path(path: str) -> bool:
 def read(body: bytes, reader: Reader) -> ChatRequest:
     """The request in a body. Raises `NotManaged`."""
     try:
-        spans = rawjson.spans(body)
-        fields = {span.key: body[span.start : span.stop] for span in spans}
-        if len(fields) < len(spans):
-            # Parsers differ in which of two equal keys they take; we would judge another request than the upstream.
-            raise NotManaged("repeated_key")
-        if not fields.get("messages", b"").startswith(b"["):
-            raise NotManaged("no_messages")
-        return _request(body, fields, reader.read(rawjson.elements(fields["messages"])))
+        return _read(body, reader)
+    except rawjson.TooManyValues as cause:
+        raise NotManaged("too_many_values") from cause
     except NotJSON as cause:
         raise NotManaged("not_json") from cause
+
+
+def _read(body: bytes, reader: Reader) -> ChatRequest:
+    if rawjson.has_more_values(body, MOST_VALUES):
+        raise rawjson.TooManyValues("too many values in all")
+    spans = rawjson.spans(body, MOST_MEMBERS)
+    fields = {span.key: body[span.start : span.stop] for span in spans}
+    if len(fields) < len(spans):
+        # Parsers differ in which of two equal keys they take; we would judge another request than the upstream.
+        raise NotManaged("repeated_key")
+    if not fields.get("messages", b"").startswith(b"["):
+        raise NotManaged("no_messages")
+    if not all(rawjson.is_text(raw) for key, raw in fields.items() if key != "messages"):
+        raise NotJSON("no UTF-8")  # of the messages each is decoded
+    messages = rawjson.elements(fields["messages"])
+    if len(messages) > MOST_MESSAGES:
+        raise rawjson.TooManyValues("too many messages")
+    return _request(body, fields, reader.read(messages))
 
 
 def _request(body: bytes, fields: Mapping[str, bytes], conversation: Conversation) -> ChatRequest:

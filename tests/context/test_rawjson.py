@@ -117,6 +117,26 @@ def test_nesting_too_deep_to_read_raises_the_same_error() -> None:
         rawjson.members(b'{"a":' + deep + b"}")
 
 
+def commas(value: object) -> int:
+    """Those between values: one fewer than an object or array has."""
+    within = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return max(0, len(within) - 1) + sum(map(commas, within))
+
+
+@given(VALUES, STYLES, st.integers(1, 20))
+def test_many_values_are_told_without_what_stands_in_texts(
+    value: object, style: dict[str, object], most: int
+) -> None:
+    assert rawjson.has_more_values(dumps(value, style), most) == (commas(value) >= most)
+
+
+def test_commas_quotes_and_escapes_within_texts_are_no_values() -> None:
+    texts = [",,,,", '",",",', "\\", '\\",', "\\\\,", '"', "\n,\t,"]
+    assert not rawjson.has_more_values(rawjson.encode(texts), len(texts))
+    assert rawjson.has_more_values(rawjson.encode(texts), len(texts) - 1)
+    assert rawjson.has_more_values(b'{"' * 100 + b"," * 20, 20), "strings without end"
+
+
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_else(document: bytes) -> None:
     for read in (rawjson.value, rawjson.members, rawjson.elements, rawjson.spans):

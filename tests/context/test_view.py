@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from proxy.context import invariants
 from proxy.context.conversation import Conversation, read_message
 from proxy.context.edits import NOTHING, Blanked, Cut, Edits, Shortened, SummaryRole
 from proxy.context.view import apply, keeps, with_text
@@ -173,6 +174,14 @@ def test_of_several_texts_those_in_the_middle_go_and_pictures_stay_where_they_ar
     assert LONG.endswith(last)
     assert "characters left out here" in first["text"]
     assert len(first["text"]) + len(last) <= 300
+
+
+def test_a_gap_over_the_border_of_two_texts_keeps_the_promises_of_a_view() -> None:
+    parts = [{"type": "text", "text": text} for text in ("ab" * 3000, "Second. " + "cd" * 3000)]
+    talk = read([{"role": "user", "content": "q"}, {"role": "tool", "tool_call_id": "c", "content": parts}])
+    view = apply(talk, Edits(shortened=(Shortened(1, 1000),)))
+    assert len(view.history[1].text) <= 1001
+    assert invariants.broken(talk, view) == []
 
 
 def test_the_edits_of_a_message_that_comes_back_as_the_lead_stay_in_force() -> None:

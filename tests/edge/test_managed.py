@@ -64,10 +64,14 @@ ODD_BODIES = [
     b'{"messages":"x"}',
     b'{"messages":[1,null,{}],"model":5}',
     b'{"messages":[{"role":"user","content":"\xff\xfe"}]}',
+    b'{"messages":[],"stream":true,"tools":["\xff\xfe"]}',
     b'\xef\xbb\xbf{"messages":[]}',
     b'{"model":"m","model":"n","messages":[]}',
     b"[" * 10_000 + b"]" * 10_000,
     b'{"messages":[{"role":"user","content":' + b"[" * 10_000 + b"]" * 10_000 + b"}]}",
+    b'{"stream":true,"messages":[' + b"{}," * 250_000 + b"{}]}",
+    b'{"stream":true,"messages":[{"role":"user","content":[' + b"{}," * 250_000 + b"{}]}]}",
+    b'{"stream":true,"messages":[],' + b'"a":1,' * 250_000 + b'"b":1}',
 ]
 
 
