@@ -93,6 +93,14 @@ class ClientStalled(TransomError):
     code = "request_timeout"
 
 
+class BadBody(TransomError):
+    """The request's body stops being HTTP before its end."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code = "bad_request"
+
+
 class BodyTooLarge(TransomError):
     """The request's body is over the limit that this proxy is configured with."""
 

@@ -180,16 +180,27 @@ def is_encoded(raw: RawHeaders) -> bool:
     return bool(codings(raw))
 
 
+def is_framed_plainly(raw: RawHeaders) -> bool:
+    """Whether a message's bytes are its body once chunks are undone; any other transfer coding ends at this hop too."""
+    codings = [value for name, value in raw if name.lower() == b"transfer-encoding"]
+    return all(coding.strip().lower() in _PLAIN_CODINGS for value in codings for coding in value.split(b","))
+
+
+_PLAIN_CODINGS = frozenset({b"chunked", b"identity", b""})
+
+
 def _listed(raw: RawHeaders) -> frozenset[bytes]:
-    """Names that `Connection` declares to end at this hop."""
+    """Names that `Connection` declares to end at this hop; a body's length is not its to take away."""
     values = [value for name, value in raw if name.lower() == b"connection"]
     if not values:
         return frozenset()
-    return frozenset(token.strip().lower() for value in values for token in value.split(b","))
+    return frozenset(token.strip().lower() for value in values for token in value.split(b",")) - {
+        b"content-length"
+    }
 
 
 def _text(value: bytes) -> str:
-    # As the HTTP library reads and writes fields. It leaves out bytes that are not UTF-8 when it writes a request.
+    # As the HTTP library reads fields; `upstream` sees to it that bytes that are not UTF-8 are written as they were.
     return value.decode("utf-8", "surrogateescape")
 
 

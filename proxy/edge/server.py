@@ -29,7 +29,7 @@ from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
 from proxy.edge.sidecalls import Origin
 from proxy.edge.upstream import Body, Reply, Upload, next_piece
 from proxy.edge.windows import MODEL_CHARACTERS, Windows
-from proxy.errors import BodyTooLarge, ClientStalled, NoChatRequest, TransomError
+from proxy.errors import BadBody, BodyTooLarge, ClientStalled, NoChatRequest, TransomError
 from proxy.exchange import Measurement, Terms, Verdict, manage, measure
 from proxy.wire import chat, model_list
 from proxy.wire.chat import ChatRequest, NotManaged
@@ -76,7 +76,10 @@ class Visit:
 
 
 class Server:
-    """Answers requests. `unmanaged` counts, by endpoint, those that generate text and are not managed."""
+    """Answers requests. `unmanaged` counts, by endpoint, those that generate text and are not managed.
+
+    Where no rule of the configuration manages anything, no body is read before it goes on.
+    """
 
     def __init__(self, config: Config, around: Surroundings, log: FilteringBoundLogger) -> None:
         self._config = config
@@ -87,6 +90,7 @@ class Server:
         self._own_gate = Gate(config, Door.OWN)
         self._running: set[asyncio.Task[object]] = set()
         self._stopping = False
+        self._default_mode = Mode.OFF if all(rule.policy.mode is Mode.OFF for rule in config.models) else None
         self._windows = Windows(config, log)
         self.unmanaged: Counter[str] = Counter()
 
@@ -141,7 +145,7 @@ class Server:
     def _asked_mode(self, raw: headers.RawHeaders) -> Mode | None:
         asked = headers.find(raw, headers.MODE_HEADER)
         if asked is None:
-            return None
+            return self._default_mode
         try:
             return Mode(asked.decode("latin-1").strip().lower())
         except ValueError:
@@ -187,11 +191,9 @@ class Server:
             asked = admin.Asked(path, around, partial(self._measurement, visit))
             await admin.answer(visit.method, asked, visit.client)
         elif visit.method == hdrs.METH_CONNECT:
-            said = chat.error_body(
-                "This is no proxy for tunnels.", "invalid_request_error", "not_implemented"
-            )
-            visit.client.close_after()
-            await visit.client.say(501, said)
+            await self._cannot(visit, "This is no proxy for tunnels.")
+        elif not headers.is_framed_plainly(visit.origin.fields):
+            await self._cannot(visit, "This body is in a transfer coding other than chunked.")
         elif visit.method == hdrs.METH_POST and chat.is_chat_path(path) and visit.mode is not Mode.OFF:
             await self._manage(visit)
         elif tunnel.is_asked_for(visit.request):
@@ -199,6 +201,10 @@ class Server:
         else:
             self._note_unmanaged(visit)
             await self._pass(visit, await self._upload(visit))
+
+    async def _cannot(self, visit: Visit, why: str) -> None:
+        visit.client.close_after()
+        await visit.client.say(501, chat.error_body(why, "invalid_request_error", "not_implemented"))
 
     async def _measurement(self, visit: Visit) -> Measurement:
         """What this chat request measures; nothing is sent for that. Raises NoChatRequest and BodyTooLarge."""
@@ -241,6 +247,8 @@ class Server:
             with self._around.summaries.main_call():
                 visit.verdict = await performer.run(manage(request, terms))
             visit.upstream_status = visit.verdict.status
+            if not visit.verdict.complete:
+                visit.reason = "upstream_broke"
             self._windows.note(terms.tenant, visit.verdict)
             kept = (*performer.kept, performer.prepared)
             self._around.ledger.of(visit.admitted.holder).note(performer.chain, visit.verdict, kept)
@@ -285,8 +293,14 @@ class Server:
         fields = headers.for_upstream(origin.fields, length=length, unencoded=annotates, key=key)
         url = headers.join(around.base, origin.path, origin.query)
         began = around.clock()
-        reply = await around.upstream.call(visit.method, url, fields, body)
-        visit.spent["send"] = around.clock() - began
+        try:
+            reply = await around.upstream.call(visit.method, url, fields, body)
+        except TransomError as cause:
+            if isinstance(visit.request.content.exception(), web.RequestPayloadError):
+                raise _bad_body(visit) from cause
+            raise
+        finally:
+            visit.spent["send"] = around.clock() - began
         visit.upstream_status = reply.status
         try:
             rewrites = annotates and reply.status == 200 and not headers.is_encoded(reply.headers)
@@ -364,7 +378,9 @@ class Server:
                 if visit.received_bytes > limit:
                     raise self._too_large(visit)
                 pieces.append(piece)
-        except (web.RequestPayloadError, ConnectionError) as cause:
+        except web.RequestPayloadError as cause:
+            raise _bad_body(visit) from cause
+        except ConnectionError as cause:
             visit.client.break_off()
             raise ClientGone from cause
         return b"".join(pieces)
@@ -408,6 +424,11 @@ class Server:
 
 _PATH_CHARACTERS: Final = 300
 """A path is the client's text; the log takes no more of it."""
+
+
+def _bad_body(visit: Visit) -> BadBody:
+    visit.client.close_after()  # nobody can tell where it would end
+    return BadBody("The body of this request breaks off: it cannot be read as HTTP/1.1.")
 
 
 def _told_of(verdict: Verdict) -> dict[str, object]:

@@ -9,10 +9,11 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.web_protocol import _ErrInfo
 from structlog.typing import FilteringBoundLogger
 
 from proxy.config import Address, Config, SocketFile, tls
@@ -214,14 +215,30 @@ class _Library(web.Server):
             max_line_size=LINE_BYTES,  # 8,190 by default: a long token or cookie would be refused (B99)
             max_field_size=LINE_BYTES,
             max_headers=MOST_HEADERS,
-            access_log=None,  # type: ignore[arg-type] # documented so; it would write queries, and more than a line
+            access_log=None,  # it would write queries, and more than a line
         )
 
 
 class _Connection(web.RequestHandler):
     """The library's connection, whose own error pages would quote the request (B131)."""
 
-    __slots__ = ()
+    __slots__ = ("_newest",)
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._newest: StreamReader | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in. A body that stops being HTTP breaks off: the library leaves its reader waiting."""
+        super().data_received(data)
+        if not self._messages:
+            return
+        message, body = self._messages[-1]
+        if not isinstance(message, _ErrInfo):
+            self._newest = body
+        elif self._newest is not None and not self._newest.is_eof():
+            self._newest.set_exception(web.RequestPayloadError("no more HTTP"))
+            self._newest.feed_eof()  # or the library would go on to read it, until it is answered
 
     def handle_error(
         self,

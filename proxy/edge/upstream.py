@@ -7,6 +7,7 @@ to its end takes its connection with it, so an upstream never goes on working fo
 """
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
@@ -18,10 +19,25 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-from aiohttp import ClientHandlerType, ClientRequest, ClientResponse, ClientSession, StreamReader
+from aiohttp import (
+    BytesPayload,
+    ClientHandlerType,
+    ClientRequest,
+    ClientResponse,
+    ClientSession,
+    Payload,
+    StreamReader,
+    hdrs,
+)
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_writer import StreamWriter
+from multidict import CIMultiDict
 from yarl import URL
 
+from proxy.edge import headers
 from proxy.edge.headers import RawHeaders, asks_for_websocket
 from proxy.errors import (
     ClientStalled,
@@ -32,7 +48,7 @@ from proxy.errors import (
     UpstreamUnreachable,
 )
 
-LINE_BYTES: Final = 64 * 1024
+LINE_BYTES: Final = 128 * 1024
 """The longest header line or status line that is read. The library's 8,190 bytes are less than some tokens (B99)."""
 
 MOST_HEADERS: Final = 1000
@@ -56,7 +72,7 @@ _AUTOMATIC: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `connect` for a connection with all that belongs to it, `idle` between two bytes of an answer."""
+    """Seconds. `connect` for a connection with all that belongs to it, `idle` between two bytes either way."""
 
     connect: float = 10.0
     idle: float = 600.0
@@ -211,7 +227,7 @@ class Upstream:
         Raises UpstreamUnreachable, UpstreamTimeout and UpstreamBroke.
         """
         pooled, fresh = self._sessions()
-        call, flight = _Call(method, url, fields, body), _Flight()
+        call, flight = _Call(method, url, fields, body, self._timeouts.idle), _Flight()
         try:
             response = await call.attempt(pooled, flight)
         except _Dropped:
@@ -222,7 +238,7 @@ class Upstream:
         if response.status == 101:  # never asked for: `Upgrade` ends at this hop
             response.close()
             raise UpstreamBroke("The upstream switched protocols without being asked to.")
-        return Reply(response)
+        return _sound(response)
 
     async def upgrade(self, url: str, fields: Sequence[tuple[str, str]]) -> Reply:
         """Ask for a WebSocket, on a connection of its own; a 101 among the answers is one that was asked for.
@@ -230,11 +246,11 @@ class Upstream:
         Raises what `call` raises.
         """
         _, fresh = self._sessions()
-        response = await _Call("GET", url, fields, None).attempt(fresh, _Flight())
+        response = await _Call("GET", url, fields, None, self._timeouts.idle).attempt(fresh, _Flight())
         if response.status == 101 and not _is_websocket(response):
             response.close()
             raise UpstreamBroke("The upstream switched to another protocol than the one that was asked for.")
-        return Reply(response)
+        return _sound(response)
 
     def _sessions(self) -> tuple[ClientSession, ClientSession]:
         if self._pooled is None or self._fresh is None:
@@ -271,7 +287,7 @@ class Upstream:
             max_field_size=LINE_BYTES,
             max_headers=MOST_HEADERS,
             trace_configs=[_watching_reuse()],
-            middlewares=[_translate],
+            request_class=_Request,
         )
 
 
@@ -298,7 +314,8 @@ class _Begun(aiohttp.ClientConnectionError):
 class _Connection(ResponseHandler):
     """The library's connection, which also knows whether the upstream has said anything to the newest request.
 
-    What it has begun to answer it has taken in, and must not get again.
+    What it has begun to answer it has taken in, and must not get again. An answer that stops being HTTP breaks off: the
+    library closes the connection and leaves the reader waiting.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -316,14 +333,52 @@ class _Connection(ResponseHandler):
         super().data_received(data)
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
-        """What whoever waits for the head of the answer is told."""
+        """What whoever waits for the head of the answer is told, and who reads its body where that stops being HTTP."""
         if self._has_begun and isinstance(exc, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
             exc, exc_cause = _Begun(), exc
         super().set_exception(exc, exc if exc_cause is None else exc_cause)
+        if self._payload is not None and isinstance(exc, HttpProcessingError):
+            self._payload.set_exception(aiohttp.ClientPayloadError("no more HTTP"))
 
 
 def _connection(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
     return _Connection(loop)
+
+
+class _Request(ClientRequest):
+    """A request whose fields are written as the bytes they came as: the library leaves out what is not UTF-8.
+
+    It offers no other place to do so than where a body is written, so a request without one gets one of no bytes.
+    """
+
+    async def send(self, conn: Connection) -> ClientResponse:
+        """Write the request."""
+        if not self._body and not self._is_utf8():
+            self._body = BytesPayload(b"")
+        return await super().send(conn)
+
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+    ) -> None:
+        """Write the body, and before it the head that waits in the writer."""
+        if isinstance(writer, StreamWriter) and (head := writer._headers_buf) and not self._is_utf8():
+            writer._headers_buf = self._in_bytes(head)
+        await super().write_bytes(writer, conn, content_length)
+
+    def _in_bytes(self, head: bytes) -> bytes:
+        """The same head with every byte of its fields; the library has refused control characters in them."""
+        line, *_ = head.partition(b"\r\n")
+        fields = [
+            f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in self.headers.items()
+        ]
+        return b"\r\n".join([line, *fields, b"", b""])
+
+    def _is_utf8(self) -> bool:
+        return all(value.isascii() or _ESCAPED.search(value) is None for value in self.headers.values())
+
+
+_ESCAPED: Final = re.compile("[\udc80-\udcff]")
+"""What stands in a text for bytes that are not UTF-8 (`surrogateescape`)."""
 
 
 class _Dropped(UpstreamUnreachable):
@@ -345,6 +400,7 @@ class _Call:
     url: str
     fields: Sequence[tuple[str, str]]
     body: Body
+    idle: float
 
     async def attempt(self, session: ClientSession, flight: _Flight) -> ClientResponse:
         """Send it, and wait for the head of the answer."""
@@ -352,10 +408,39 @@ class _Call:
             self.method,
             URL(self.url, encoded=True),  # or it would be decoded and encoded again (B100)
             headers=self.fields,
-            data=_payload(self.body),
+            data=_payload(self.body, self.idle),
             allow_redirects=False,  # a redirect is the client's to follow, with its own judgement of the target
             trace_request_ctx=flight,
+            middlewares=(self._send,),
         )
+
+    async def _send(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
+        """Send it with all of its fields: of two whose names differ in case alone the library keeps one.
+
+        Foreign errors become ours here, inside the library's own loop, which would repeat calls by its own rule.
+        """
+        whole = CIMultiDict([(hdrs.HOST, request.headers[hdrs.HOST]), *self.fields])
+        whole.extend([field for field in request.headers.items() if field[0] not in whole])
+        request.headers = whole
+        try:
+            return await send(request)
+        except _FOREIGN as cause:
+            if isinstance(cause.__cause__, ClientStalled):  # it ended the call where its body was read
+                raise cause.__cause__ from None
+            raise _ours(cause, _UNANSWERED) from cause
+
+
+def _sound(response: ClientResponse) -> Reply:
+    """The reply, where it can be relayed as what it says it is. Raises UpstreamBroke."""
+    wrong = ""
+    if response.status < 101:
+        wrong = "The upstream answered with a status that HTTP does not have."
+    elif not headers.is_framed_plainly(response.raw_headers):
+        wrong = "The upstream answered in a transfer coding that nobody asked for."
+    if wrong:
+        response.close()
+        raise UpstreamBroke(wrong)
+    return Reply(response)
 
 
 def _is_websocket(response: ClientResponse) -> bool:
@@ -374,16 +459,6 @@ def _watching_reuse() -> aiohttp.TraceConfig:
     watching = aiohttp.TraceConfig()
     watching.on_connection_reuseconn.append(reused)
     return watching
-
-
-async def _translate(request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
-    """Foreign errors become ours inside the library's own loop, which would repeat idempotent calls by its own rule."""
-    try:
-        return await send(request)
-    except _FOREIGN as cause:
-        if isinstance(cause.__cause__, ClientStalled):  # it ended the call where its body was read
-            raise cause.__cause__ from None
-        raise _ours(cause, _UNANSWERED) from cause
 
 
 _FOREIGN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
@@ -433,12 +508,49 @@ def _ours(cause: Exception, table: Sequence[_Row]) -> TransomError:
     return next(ours(message) for foreign, ours, message in table if isinstance(cause, foreign))
 
 
-def _payload(body: Body) -> bytes | AsyncIterator[bytes] | None:
+class _Outgoing(Payload):
+    """A body on its way up. Raises TimeoutError, to the library, when the upstream takes none of it for `idle` seconds.
+
+    All of it goes into the kernel's hands: what waits in a buffer would keep a connection open that was given up, for
+    as long as the upstream likes.
+    """
+
+    def __init__(self, pieces: AsyncIterator[bytes], idle: float) -> None:
+        super().__init__(pieces)
+        self._pieces = pieces
+        self._idle = idle
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Not to be had: what went up is not kept."""
+        raise TypeError("A body on its way up cannot be shown.")
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write it whole."""
+        transport = writer.transport if isinstance(writer, StreamWriter) else None
+        if transport is not None:
+            transport.set_write_buffer_limits(
+                high=1, low=0
+            )  # with a TLS connection 0 would be over its limit too
+        try:
+            async for piece in self._pieces:
+                await asyncio.sleep(
+                    0
+                )  # a refusal that has come is read before a write finds the connection closed
+                async with asyncio.timeout(self._idle):
+                    await writer.write(piece)
+                    await writer.drain()
+        except (TimeoutError, asyncio.CancelledError):
+            if transport is not None:
+                transport.abort()
+            raise
+
+
+def _payload(body: Body, idle: float) -> bytes | Payload | None:
     match body:
         case Upload():
-            return body.pieces()
-        case bytes() if len(body) > _PIECE_BYTES:
-            return _pieces(body)
+            return _Outgoing(body.pieces(), idle)
+        case bytes() if body:
+            return _Outgoing(_pieces(body), idle)
         case _:
             return body
 
