@@ -107,6 +107,7 @@ listen: localhost:9
 {UPSTREAM}
 store: memory
 max_body: 64MiB
+manage_deadline: 2m
 tenant: {{header: X-Tenant, secret: swordfish}}
 log: {{level: debug, format: json}}
 side_calls:
@@ -159,6 +160,7 @@ def test_the_file_wins_over_the_defaults(folder: Path) -> None:
         listen=Address("localhost", 9),
         upstream=Upstream(URL),
         max_body=64 * 2**20,
+        manage_deadline=120.0,
         tenant=Tenant("X-Tenant", Secret("swordfish")),
         log=LogOptions(LogLevel.DEBUG, LogFormat.JSON),
         side_calls=SideCalls(1.5, 3, "http://10.0.0.1/v1", Secret("swordfish"), "small", "low"),
@@ -497,21 +499,13 @@ def test_the_resolved_view_is_yaml_with_every_option_and_hidden_keys(folder: Pat
     assert shown["models"][0]["match"] == "*"
     assert shown["models"][0]["window"] is None
     assert shown["models"][0]["strategies"] == ["images", "elide", "summarize", "drop", "shorten"]
-    assert list(shown) == [
-        "listen",
-        "upstream",
-        "store",
-        "max_body",
-        "client_idle_timeout",
-        "auth",
-        "admin",
-        "tenant",
-        "log",
-        "side_calls",
-        "discovery",
-        "checkpoints",
-        "models",
-    ]
+    assert (
+        list(shown)
+        == (
+            "listen upstream store max_body client_idle_timeout manage_deadline auth admin tenant log side_calls discovery"
+            " checkpoints models"
+        ).split()
+    )
 
 
 def test_the_resolved_view_names_what_holds_for_models_without_a_rule(folder: Path) -> None:
@@ -568,6 +562,7 @@ CONFIGS: Final = st.builds(
     )
     | st.builds(SocketFile, st.sampled_from(["/run/transom.sock", "a b$.sock"])),
     max_body=st.integers(1, 10**15),
+    manage_deadline=SECONDS,
     store=st.sampled_from(STORES).map(StoreURL),
     log=st.builds(LogOptions, st.sampled_from(LogLevel), st.sampled_from(LogFormat)),
     side_calls=st.builds(

@@ -301,6 +301,13 @@ ROOT: Final = Section(
             "How long a client may stay silent in the middle of its request's body; then it is answered with 408.",
             "Raise it for clients that send live audio with long pauses.",
         ),
+        Option(
+            "manage_deadline",
+            kinds.DURATION,
+            "How long looking up and measuring one request may take; then it goes on as the client sent it, marked"
+            " bypass=deadline. Waiting for a summary and for the upstream does not count.",
+            "Raise it for a slow machine and very long histories, lower it for impatient clients.",
+        ),
         AUTH,
         ADMIN,
         TENANT,

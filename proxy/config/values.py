@@ -299,6 +299,7 @@ class Config:
 
     max_body             bytes of a request's body
     client_idle_timeout  seconds that a client may be silent in the middle of it
+    manage_deadline      seconds of our own work on one request, before it goes on as it came
     models               ends in a rule that matches everything
     """
 
@@ -307,6 +308,7 @@ class Config:
     store: StoreURL = IN_MEMORY
     max_body: int = 256 * 2**20
     client_idle_timeout: float = 120.0
+    manage_deadline: float = 15.0
     auth: Auth = Auth()
     admin: Admin = Admin()
     tenant: Tenant = Tenant()

@@ -3,13 +3,17 @@
 Rules. Nothing is decided here: the exchange says what, this file does it and sends back what came of it. At most one
 reply is open at a time, and `close` ends it whatever happened. A refusal is read, within a bound, before anything of
 it is relayed; then it is relayed verbatim, unless another call was made instead. Foreign errors are not caught here.
+Our own work may take so long and no longer: what is awaited of it is cut off then. Planning itself is not awaited and
+runs to its end.
 """
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, assert_never
+from types import MappingProxyType
+from typing import Final, Protocol, TypeVar, assert_never
 
 from proxy.context.budget import Window
 from proxy.context.calibration import CalibrationPolicy
@@ -52,11 +56,54 @@ from proxy.exchange import (
 )
 from proxy.wire.sse import Observer
 
+T = TypeVar("T")
+
 REFUSAL_BYTES: Final = 1024 * 1024
 """So much of a refusal's body is read before it is relayed; real ones have a few hundred bytes."""
 
+REFUSAL_SECONDS: Final = 5.0
+"""So long its end is waited for; one that comes drop by drop is relayed from then on."""
+
 FIRST_EVENT_BYTES: Final = 64 * 1024
 """So much of a stream is waited for to see whether its first event is an error."""
+
+
+PLAN: Final = "plan"
+
+REASONS: Final[Mapping[type[Command], str]] = MappingProxyType(
+    {
+        LookUp: "store",
+        Discover: "discover",
+        Measure: "measure",
+        Count: "measure",
+        Ask: "side_call",
+        Prepare: "side_call",
+        Save: "store",
+        Learn: "store",
+        Send: "internal_error",
+        Relay: "internal_error",
+    }
+)
+"""In what an exchange can fail, as a bypass tells it; what is done between two commands is PLAN."""
+
+OURS: Final = (LookUp, Measure, Save, Learn)
+"""Commands that wait for nobody but ourselves; side calls, questions and calls have bounds of their own."""
+
+
+class Overdue(Exception):
+    """Our own work took longer than it may."""
+
+
+async def in_time(work: Awaitable[T], until: float) -> T:
+    """What comes of it by then, by the loop's clock; what need not wait for anything is never late. Raises Overdue."""
+    bound = asyncio.timeout_at(until)
+    try:
+        async with bound:
+            return await work
+    except TimeoutError as late:
+        if not bound.expired():
+            raise
+        raise Overdue from late
 
 
 class Remembers(Protocol):
@@ -111,7 +158,10 @@ class Discovers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all requests share. `key` is the configured credential or empty; `clock` tells seconds."""
+    """What all requests share. `key` is the configured credential or empty; `clock` tells the loop's seconds.
+
+    `deadline`: seconds that our own work on one request may take, all waiting for others left out.
+    """
 
     upstream: Upstream
     base: Base
@@ -123,6 +173,7 @@ class Surroundings:
     counts: Counts
     ledger: Ledger
     clock: Callable[[], float]
+    deadline: float
 
 
 class Performer:
@@ -130,7 +181,8 @@ class Performer:
 
     `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known,
     `kept` those under which something was stored, `prepared` the prefix whose summary is being written ahead, if any,
-    `unread` why the usage of an encoded answer could not be read, a fixed word or empty.
+    `unread` why the usage of an encoded answer could not be read, a fixed word or empty, `doing` what is under way: one
+    of the REASONS, or PLAN.
     """
 
     def __init__(
@@ -156,13 +208,22 @@ class Performer:
         self.prepared = ""
         self.unread = ""
         self.spent: dict[str, float] = {}
+        self.doing = PLAN
+        self._relays = False
+        self._until = 0.0
 
-    async def run(self, course: Exchange) -> Verdict:
-        """Drive the exchange to its end. Raises what a command raises, and what the exchange itself raises."""
+    async def run(self, course: Exchange, began: float) -> Verdict:
+        """Drive the exchange to its end. Raises what a command raises, `Overdue` too, and what the exchange raises.
+
+        `began` is when our work on the request did, by the clock.
+        """
+        self._until = began + self._around.deadline
         try:
             command = next(course)
             while True:
-                command = course.send(await self._timed(command))
+                outcome = await self._timed(command)
+                self.doing = PLAN
+                command = course.send(outcome)
         except StopIteration as end:
             verdict: Verdict = end.value
             return verdict
@@ -175,13 +236,27 @@ class Performer:
             self._reply.close()
             self._reply = None
 
+    async def fall_back(self, added: Iterable[tuple[str, str]]) -> bool:
+        """Relay the refusal that is waiting, if one is; what of an answer was being relayed cannot be said again."""
+        if self._reply is None or self._relays:
+            return False
+        await relay(self._reply, self._client, added=added, already=self._already)
+        return True
+
     async def _timed(self, command: Command) -> Outcome:
+        self.doing = REASONS[type(command)]
         began = self._around.clock()
         try:
-            return await self._perform(command)
+            return await (self._bounded(command) if isinstance(command, OURS) else self._perform(command))
         finally:
+            took = self._around.clock() - began
             kind = type(command).__name__.lower()
-            self.spent[kind] = self.spent.get(kind, 0.0) + self._around.clock() - began
+            self.spent[kind] = self.spent.get(kind, 0.0) + took
+            self._until += 0.0 if isinstance(command, OURS) else took
+
+    async def _bounded(self, command: Command) -> Outcome:
+        """Perform it within what is left of the time for our own work."""
+        return await in_time(self._perform(command), self._until)
 
     def _perform(self, command: Command) -> Awaitable[Outcome]:
         match command:
@@ -287,6 +362,7 @@ class Performer:
         reply = self._reply
         if reply is None:
             raise RuntimeError("An exchange relays only after it has sent.")
+        self._relays = True
         codings = headers.codings(reply.headers)
         rewrites = command.strip_usage and not codings and _may_shrink(reply)
         tap = usagetap.tap(codings, strips=rewrites) if reply.status < 400 else None
@@ -318,12 +394,12 @@ async def _beginning(reply: Reply) -> bytes:
     """A refusal's body, or as much of it as is read; relaying goes on behind it, also where it broke off."""
     pieces: list[bytes] = []
     size = 0
-    try:
-        while size < REFUSAL_BYTES and (piece := await reply.chunk()):
-            pieces.append(piece)
-            size += len(piece)
-    except TransomError:
-        pass  # the reply raises it again when it is relayed
+    # What broke off the reply raises again when it is relayed.
+    with suppress(TransomError, TimeoutError):
+        async with asyncio.timeout(REFUSAL_SECONDS):
+            while size < REFUSAL_BYTES and (piece := await reply.chunk()):
+                pieces.append(piece)
+                size += len(piece)
     return b"".join(pieces)
 
 

@@ -2,8 +2,8 @@
 
 Rules. Nothing is decided here about a conversation. Every path and method is served; what is ours lies under `/-/`.
 A request that is not managed is never buffered, and one that is goes on with the client's very bytes when anything of
-ours fails before an answer began: the one blind `except` is here and nowhere else. When the client leaves, everything
-that was done for it ends. Each request writes one event, of counts and fixed words.
+ours fails, or takes too long, before an answer began: the one blind `except` is here and nowhere else. When the client
+leaves, everything that was done for it ends. Each request writes one event, of counts and fixed words.
 """
 
 import asyncio
@@ -25,19 +25,24 @@ from proxy.edge.downstream import ClientGone, Downstream, relay
 from proxy.edge.encodings import Received, Undecodable
 from proxy.edge.gate import Admitted, Door, Gate
 from proxy.edge.measuring import measured
-from proxy.edge.performer import Measures, Performer, Remembers, Surroundings
+from proxy.edge.performer import Measures, Overdue, Performer, Remembers, Surroundings, in_time
 from proxy.edge.sidecalls import Origin
 from proxy.edge.upstream import Body, Reply, Upload, next_piece
 from proxy.edge.windows import MODEL_CHARACTERS, Windows
-from proxy.errors import BadBody, BodyTooLarge, ClientStalled, NoChatRequest, TransomError
+from proxy.errors import (
+    BadBody,
+    BodyTooLarge,
+    ClientStalled,
+    NoChatRequest,
+    StoreUnavailable,
+    TransomError,
+)
 from proxy.exchange import Measurement, Terms, Verdict, manage, measure
 from proxy.wire import chat, model_list
 from proxy.wire.chat import ChatRequest, NotManaged
 
 LAST_SECOND: Final = 1.0
 """Seconds for what is left after the grace time, which is nothing but what ignores its cancellation."""
-
-BYPASS: Final = (("x-context-actions", "bypass=internal_error"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +70,11 @@ class Visit:
     received_bytes: int = 0
     model: str = ""
     reason: str = ""
+    actions: str = ""
     unread: str = ""
     upstream_status: int | None = None
     verdict: Verdict | None = None
+    performer: Performer | None = None
     spent: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -176,12 +183,25 @@ class Server:
     async def _attend(self, visit: Visit) -> None:
         try:
             await self._course(visit)
-        except (TransomError, ClientGone):
-            raise
-        except Exception as fault:  # noqa: BLE001 - the one door
-            self._log.error("internal_error", exc_info=fault)
-            visit.reason = "internal_error"
+        except Exception as fault:  # the one door
+            if _is_an_answer(fault):
+                raise
+            visit.reason = self._blame(visit, fault)
             await self._fail_open(visit)
+        finally:
+            if visit.performer is not None:
+                visit.performer.close()
+                visit.spent |= visit.performer.spent
+                visit.unread = visit.performer.unread
+
+    def _blame(self, visit: Visit, fault: Exception) -> str:
+        """The word for a fault of ours, which is logged."""
+        doing = visit.performer.doing if visit.performer else "internal_error"
+        if isinstance(fault, Overdue):
+            self._log.warning("manage_deadline_passed", doing=doing)
+            return "deadline"
+        self._log.error("internal_error", doing=doing, exc_info=fault)
+        return doing
 
     async def _course(self, visit: Visit) -> None:
         path = visit.origin.path
@@ -228,8 +248,10 @@ class Server:
 
     async def _manage(self, visit: Visit) -> None:
         visit.body = body = await self._whole_body(visit)
+        began = self._around.clock()
         try:
-            received, request = await self._read(visit, body)
+            reading = self._read(visit, body)
+            received, request = await in_time(reading, began + self._around.deadline)
         except (Undecodable, NotManaged) as odd:
             visit.reason = odd.reason
             await self._pass(visit, body)
@@ -243,18 +265,15 @@ class Server:
         terms = self._terms(visit, request)
         who = f"{terms.tenant}:{request.model}"
         performer = Performer(self._around, visit.origin, received, visit.client, policy.calibration, who)
-        try:
-            with self._around.summaries.main_call():
-                visit.verdict = await performer.run(manage(request, terms))
-            visit.upstream_status = visit.verdict.status
-            if not visit.verdict.complete:
-                visit.reason = "upstream_broke"
-            self._windows.note(terms.tenant, visit.verdict)
-            kept = (*performer.kept, performer.prepared)
-            self._around.ledger.of(visit.admitted.holder).note(performer.chain, visit.verdict, kept)
-        finally:
-            performer.close()
-            visit.spent, visit.unread = performer.spent, performer.unread
+        visit.performer = performer
+        with self._around.summaries.main_call():
+            visit.verdict = await performer.run(manage(request, terms), began)
+        visit.upstream_status = visit.verdict.status
+        if not visit.verdict.complete:
+            visit.reason = "upstream_broke"
+        self._windows.note(terms.tenant, visit.verdict)
+        kept = (*performer.kept, performer.prepared)
+        self._around.ledger.of(visit.admitted.holder).note(performer.chain, visit.verdict, kept)
 
     def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
         policy = self._config.policy_for(request.model)
@@ -273,14 +292,20 @@ class Server:
         )
 
     async def _fail_open(self, visit: Visit) -> None:
-        """After a fault of ours: the client's own request goes on as it came, if that is still possible."""
+        """After a fault of ours: the client's own request goes on as it came, if that is still possible.
+
+        Where the upstream has refused a prompt already, its refusal is the answer.
+        """
         client = visit.client
         if client.complete:
             return
         if client.started:
             client.break_off()
         elif visit.body is not None:
-            await self._pass(visit, visit.body, BYPASS)
+            visit.actions = f"bypass={visit.reason}"
+            added = (("x-context-actions", visit.actions),)
+            if not (visit.performer and await visit.performer.fall_back(added)):
+                await self._pass(visit, visit.body, added)
         else:
             await client.refuse(TransomError("The proxy failed on this request; its log says where."))
 
@@ -417,6 +442,8 @@ class Server:
             told["usage_unread"] = visit.unread
         if visit.verdict is not None:
             told |= _told_of(visit.verdict)
+        if visit.actions:
+            told["actions"] = visit.actions
         if visit.spent:
             told["spent"] = {kind: round(seconds, 4) for kind, seconds in visit.spent.items()}
         self._log.info("request", **told)
@@ -458,6 +485,11 @@ def _told_of(verdict: Verdict) -> dict[str, object]:
             for call in verdict.side_calls
         ]
     return told
+
+
+def _is_an_answer(fault: Exception) -> bool:
+    """Whether the client is to be told of it, or is gone: anything else is a fault of our own."""
+    return isinstance(fault, TransomError | ClientGone) and not isinstance(fault, StoreUnavailable)
 
 
 def _tenant(origin: Origin, options: Tenant, holder: str) -> str:

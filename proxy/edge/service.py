@@ -65,6 +65,7 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
                 counts=Counts(questions, clock),
                 ledger=Ledger(clock),
                 clock=clock,
+                deadline=config.manage_deadline,
             )
             server = Server(config, around, log)
             drain = partial(server.drain, grace)
@@ -104,7 +105,14 @@ async def _summaries(
 ) -> AsyncIterator[Summaries]:
     """The owner of the side calls, for as long as there is an upstream."""
     caller = SideCaller(upstream, config.side_calls, base, key=key)
-    summaries = Summaries(caller, parts.memories.keep, parts.log, prepares=_has_room_for_side_calls(config))
+    summaries = Summaries(
+        caller,
+        parts.memories.keep,
+        parts.log,
+        prepares=_has_room_for_side_calls(config),
+        patience=config.side_calls.deadline
+        + LAST_SECOND,  # for a call that waits behind others, or on the store
+    )
     try:
         yield summaries
     finally:

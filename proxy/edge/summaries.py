@@ -95,12 +95,15 @@ class Summaries:
         *,
         prepares: bool = True,
         first_pause: float = FIRST_PAUSE,
+        patience: float | None = None,
     ) -> None:
+        """`patience`: seconds that a request waits for a summary at most, whatever it waits for; None = no limit."""
         self._calls = calls
         self._keep = keep
         self._log = log
         self._prepares = prepares
         self._first_pause = first_pause
+        self._patience = patience
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._done: OrderedDict[str, Summarised] = OrderedDict()
         self._standings: OrderedDict[str, _Standing] = OrderedDict()
@@ -121,8 +124,16 @@ class Summaries:
                 return SideCallFailed("held_back")
             job = self._start(ask.order, who, origin)
         job.wanted.set()
-        outcome = await asyncio.shield(job.task)
+        outcome = await self._awaited(job)
         return replace(outcome, usage=None) if shared else outcome
+
+    async def _awaited(self, job: _Job) -> Outcome:
+        """What came of it. It goes on when its waiter leaves or has waited long enough; its fault is its own."""
+        ended, _ = await asyncio.wait([job.task], timeout=self._patience)
+        if ended and (job.task.cancelled() or job.task.exception() is None):
+            return job.task.result()
+        # What cannot be stored, or not in time, is good all the same.
+        return self._done.get(job.key, SideCallFailed("fault" if ended else "timeout"))
 
     def prepare(self, prepare: Prepare, who: str, origin: Origin) -> None:
         """Have the summary written in the background, unless one of this conversation is on its way."""
@@ -219,10 +230,10 @@ class Summaries:
                 self._note_trouble(who, is_quality=reason in summary.REASONS)
             case Summarised():
                 self._standing(who).failures = 0
-                await self._keep(order.key, outcome.text)
                 self._done[order.key] = outcome
                 while len(self._done) > _MOST_DONE:
                     self._done.popitem(last=False)
+                await self._keep(order.key, outcome.text)
         return outcome
 
     def _tell(self, outcome: Outcome) -> None:

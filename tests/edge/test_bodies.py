@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.config import Upstream as UpstreamOptions
 from proxy.context.policy import Mode, ModelPolicy
 from tests.edge.crossing import ASKED, CHAT, FILES, OK, cross, head
 from tests.edge.proxied import proxied
@@ -93,6 +94,28 @@ async def test_b120_a_refusal_that_comes_while_the_body_still_goes_up_is_the_ans
                 sending.cancel()
                 await asyncio.wait([sending])
             assert (response.status, response.body) == (413, said)
+
+
+@BOTH
+async def test_an_upstream_that_takes_nothing_of_a_body_is_given_up_in_time(target: str) -> None:
+    async def take_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A reader of streams stops taking bytes in when nobody asks it for any.
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(take_nothing, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    raw = request_bytes("POST", target, host="h", body=b"x" * 20_000_000)
+    async with (
+        server,
+        proxied(url, options=UpstreamOptions("", idle_timeout=0.2)) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        sending = asyncio.create_task(client.send(raw))
+        response = await client.read()
+        sending.cancel()
+        await asyncio.wait([sending])
+    assert (response.status, response.json()["error"]["code"]) == (504, "upstream_timeout")
 
 
 # ------------------------------------------------------------------------------------------------ bodies of all sizes

@@ -203,7 +203,7 @@ async def test_b92_after_a_fault_of_ours_the_client_s_encoded_bytes_go_on() -> N
         response = await client.post(CHAT, body, [(ENCODED, "zstd")])
         (request,) = upstream.requests
     assert (request.body, request.header(ENCODED)) == (body, "zstd")
-    assert response.header("x-context-actions") == "bypass=internal_error"
+    assert response.header("x-context-actions") == "bypass=measure"
 
 
 async def test_b92_a_large_encoded_body_in_chunks_is_read_whole() -> None:

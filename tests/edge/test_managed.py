@@ -2,18 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 
 import pytest
 
-from proxy.context.conversation import Message
-from proxy.context.edits import Edits
 from proxy.context.policy import Mode, ModelPolicy, UsageMode
-from proxy.context.tokens import Size
-from proxy.edge.memories import Memories
 from proxy.edge.usagetap import UsageTap
-from proxy.exchange import Memory
-from tests.edge.proxied import Lettered, memories, proxied
+from tests.edge.proxied import proxied
 from tests.peers import upstream as peers
 from tests.peers.client import RawClient
 from tests.peers.upstream import Answer, Framing, ScriptedUpstream, bytes_answer, json_answer, sse_answer
@@ -367,85 +361,6 @@ async def test_a_mode_header_that_means_nothing_is_ignored_and_said() -> None:
         assert upstream.requests[0].header("x-context-mode") is None
         assert [event["mode"] for event in proxy.events()] == ["manage"]
         assert len(proxy.events("mode_header_ignored")) == 1
-
-
-# --------------------------------------------------------------------------------------------------------- fail open
-
-
-class FailingTokenizer(Lettered):
-    """Fails on every count."""
-
-    async def sizes(
-        self, messages: Sequence[Message], extras: Sequence[bytes], model: str
-    ) -> tuple[tuple[Size, ...], int]:
-        raise ZeroDivisionError("a text of the conversation: marker-word")
-
-
-class FailingMemories(Memories):
-    """Fails on one kind of use."""
-
-    def __init__(self, fails_on: str) -> None:
-        known = memories()
-        super().__init__(known._store, "")
-        self._fails_on = fails_on
-
-    async def recall(self, model: str, chain: Sequence[str], opening: str = "", who: str = "") -> Memory:
-        self._fail("recall")
-        return await super().recall(model, chain, opening, who)
-
-    async def save(self, key: str, edits: Edits, *, replaces: bool = False) -> Edits:
-        self._fail("save")
-        return await super().save(key, edits)
-
-    def _fail(self, use: str) -> None:
-        if use == self._fails_on:
-            raise KeyError("marker-word")
-
-
-async def test_a_failing_tokenizer_lets_the_clients_own_bytes_through() -> None:
-    async with (
-        ScriptedUpstream([json_answer(WHOLE)]) as upstream,
-        proxied(upstream.url, parts=(FailingTokenizer(), memories())) as proxy,
-        RawClient(proxy.url) as client,
-    ):
-        response = await client.post(CHAT, ODD_SPELLING)
-        assert [request.body for request in upstream.requests] == [ODD_SPELLING]
-        assert response.json() == WHOLE
-        assert response.header("x-context-actions") == "bypass=internal_error"
-        (fault,) = proxy.events("internal_error")
-        assert fault["exception"] == "ZeroDivisionError"
-        assert fault["place"].startswith("test_managed.py:")
-        assert "marker-word" not in proxy.log
-
-
-@pytest.mark.parametrize("fails_on", ["recall", "save"])
-async def test_a_failing_store_lets_the_clients_own_bytes_through(fails_on: str) -> None:
-    history = [{"role": role, "content": f"{role} {'word ' * 200}"} for role in ("user", "assistant") * 20]
-    body = json.dumps(
-        {"model": "m", "messages": [*history, {"role": "user", "content": "And now?"}]}
-    ).encode()
-    policy = ModelPolicy(window=4000, reserve_output=500, strategies=("drop",))
-    async with (
-        ScriptedUpstream([json_answer(WHOLE)]) as upstream,
-        proxied(upstream.url, policy=policy, parts=(Lettered(), FailingMemories(fails_on))) as proxy,
-        RawClient(proxy.url) as client,
-    ):
-        response = await client.post(CHAT, body)
-        assert [request.body for request in upstream.requests] == [body]
-        assert response.json() == WHOLE
-        assert response.header("x-context-actions") == "bypass=internal_error"
-        assert len(proxy.events("internal_error")) == 1
-        assert "marker-word" not in proxy.log
-
-
-async def test_a_failing_tokenizer_before_an_upstream_that_is_gone_is_still_a_502() -> None:
-    async with (
-        proxied("http://127.0.0.1:9/v1", parts=(FailingTokenizer(), memories())) as proxy,
-        RawClient(proxy.url) as client,
-    ):
-        response = await client.post(CHAT, asks())
-    assert response.status == 502
-    assert set(response.json()["error"]) == OWN_ERROR
 
 
 # ---------------------------------------------------------------------------------------------------- what is counted

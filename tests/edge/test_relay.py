@@ -460,7 +460,7 @@ async def test_no_request_chooses_the_upstream(head: str, arrives: str) -> None:
     assert (request.target, request.headers_named("host")) == (arrives, [f"127.0.0.1:{upstream.port}"])
 
 
-LONG = "x" * 70_000
+LONG = "x" * 140_000
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ class Model:
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     fails: bool = False
+    fault: Exception | None = None
     asked: int = 0
     ended: int = 0
     called: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,6 +47,8 @@ class Model:
             await self.gate.wait()
         finally:
             self.ended += 1
+        if self.fault is not None:
+            raise self.fault
         if self.fails:
             return SideCallFailed("status_500", Usage(7, None))
         return Answered(f"summary {number}", Usage(7, 3))
@@ -62,7 +65,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(*, first_pause: float = 1000.0, prepares: bool = True) -> AsyncIterator[Bench]:
+async def bench(
+    *, first_pause: float = 1000.0, prepares: bool = True, patience: float | None = None
+) -> AsyncIterator[Bench]:
     kept: dict[str, str] = {}
 
     async def keep(key: str, text: str) -> None:
@@ -75,6 +80,7 @@ async def bench(*, first_pause: float = 1000.0, prepares: bool = True) -> AsyncI
         logs.build(LogOptions(format=LogFormat.JSON), log),
         prepares=prepares,
         first_pause=first_pause,
+        patience=patience,
     )
     try:
         yield Bench(summaries, model, kept, log)
@@ -140,6 +146,28 @@ async def test_b108_b109_a_waiter_that_leaves_does_not_end_the_call_and_its_retr
         assert isinstance(outcome, Summarised)
         assert outcome.text == "summary 1"
         assert made.model.asked == 1
+
+
+async def test_b108_who_has_waited_long_enough_goes_on_and_the_call_goes_on_too_and_is_kept() -> None:
+    async with bench(patience=0.02) as made:
+        assert await made.summaries.get(ask(), "who", ORIGIN) == SideCallFailed("timeout")
+        assert made.model.ended == 0
+        made.model.gate.set()
+        await until(lambda: bool(made.kept))
+        assert isinstance(await made.summaries.get(ask(), "who", ORIGIN), Summarised)
+        assert made.model.asked == 1
+
+
+async def test_b111_a_call_that_fails_in_a_way_nobody_foresaw_is_a_failure_and_blocks_nothing() -> None:
+    async with bench() as made:
+        made.model.gate.set()
+        made.model.fault = ZeroDivisionError("marker-word")
+        waiting = [asyncio.create_task(made.summaries.get(ask(), "who", ORIGIN)) for _ in range(3)]
+        assert set(await asyncio.gather(*waiting)) == {SideCallFailed("fault")}
+        made.model.fault = None
+        assert isinstance(await made.summaries.get(ask(), "who", ORIGIN), Summarised)
+        assert json.loads(made.log.getvalue().splitlines()[0])["exception"] == "ZeroDivisionError"
+        assert "marker-word" not in made.log.getvalue()
 
 
 async def test_b110_b111_after_a_failure_that_tenants_model_is_left_alone_for_a_while_and_others_are_not() -> (
