@@ -1,8 +1,8 @@
 """The upstream's own count of a request, where it has an endpoint for that.
 
 Rules. Which endpoint it is, is found once with a tiny request and kept for the tenant's model; where there is none, or
-where it fails, nothing is asked for a while that grows. No count is waited for longer than `WAIT`. Nothing is raised: a
-count that is not to be had is None, and the request goes on with the estimate.
+where it fails or is wrong, nothing is asked for a while that grows. No count is waited for longer than `WAIT`. Nothing
+is raised: a count that is not to be had is None, and the request goes on with the estimate.
 """
 
 import asyncio
@@ -74,6 +74,12 @@ class Counts:
             return None
         known.failures = 0
         return tokens
+
+    def distrust(self, who: str) -> None:
+        """What was counted for this tenant's model was wrong: nothing is asked for the longest while."""
+        known = self._entry(who)
+        known.counter, known.failures = None, len(PAUSES)
+        known.due = self._clock() + PAUSES[-1]
 
     def _entry(self, who: str) -> _Known:
         known = self._known.setdefault(who, _Known())

@@ -273,7 +273,7 @@ class Performer:
             case Relay():
                 return self._relay(command)
             case Learn():
-                return self._around.memories.learn(command, self._calibration)
+                return self._learn(command)
             case _:
                 assert_never(command)
 
@@ -307,6 +307,11 @@ class Performer:
     async def _count(self, command: Count) -> Counted:
         counts = self._around.counts
         return Counted(await counts.count(self._who, command.model, command.body, self._origin))
+
+    async def _learn(self, command: Learn) -> None:
+        if command.miscounts:
+            self._around.counts.distrust(self._who)
+        await self._around.memories.learn(command, self._calibration)
 
     async def _prepare(self, command: Prepare) -> None:
         self.prepared = command.order.key

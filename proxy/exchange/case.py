@@ -86,6 +86,11 @@ FAR_BELOW = 0.5
 LEAST_CUT = 1024
 """Tokens; a smaller window is not believed for a report that stood still: some servers report constants."""
 
+MISCOUNTED = 1.05
+MISCOUNTED_BY = 50
+"""A report of more than so many times a count and so many tokens is that of another prompt: with the tools, say, or
+with a prompt of the host's own. A lower one tells nothing: it may be the prompt that was cut."""
+
 NEAR = 0.1
 NEAR_AT_FIRST = 0.3
 """Share of the trigger within which `count: auto` asks the upstream: in a conversation whose last count is known, and
@@ -126,6 +131,10 @@ class Case:
     measured: Measured
     discovered: Window | None = None
     """What the upstream tells of the model's window; asked only where none is configured."""
+    counted: tuple[int, int] | None = None
+    """Raw tokens of a prompt, and what the upstream counted of it before it was sent."""
+    uncounted: "Case | None" = None
+    """The same case without that count."""
 
     @property
     def request(self) -> ChatRequest:
@@ -247,7 +256,15 @@ class Case:
         begun = replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
         mine = calibration.counted(begun, raw, tokens, self.terms.policy.calibration)
         others = tuple(each for each in self.memory.anchors if each is not self.anchor)
-        return replace(self, memory=replace(self.memory, anchors=(mine, *others)))
+        memory = replace(self.memory, anchors=(mine, *others))
+        return replace(self, memory=memory, counted=(raw, tokens), uncounted=self)
+
+    def is_miscounted(self, raw: int | None, reported: float | None) -> bool:
+        """Whether the upstream itself reports more for a prompt than it counted of that very prompt before."""
+        if self.counted is None or reported is None:
+            return False
+        counted_raw, counted = self.counted
+        return raw == counted_raw and reported > MISCOUNTED * counted + MISCOUNTED_BY
 
     # --- planning ---------------------------------------------------------------------------------------------
 

@@ -221,7 +221,7 @@ class Learn:
     """Remember what an answer taught: a pair of token counts, or that the model's upstream refuses `include_usage`.
 
     `anchors` take the place of those that were found under `opening`; `window` is the largest that this answer left
-    possible for `who`.
+    possible for `who`. `miscounts`: what the upstream counts before the sending is not what it then reports.
     """
 
     model: str
@@ -232,6 +232,7 @@ class Learn:
     anchors: tuple[Anchor, ...] = ()
     who: str = ""
     window: Window | None = None
+    miscounts: bool = False
 
 
 Question = LookUp | Discover | Measure | Count

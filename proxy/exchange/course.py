@@ -135,6 +135,9 @@ def _conducted(case: Case, answer: Outcome = None) -> Exchange:
 
 def _learned(case: Case, verdict: Verdict) -> Generator[Command, Outcome, Verdict]:
     """The verdict with what the answer's count tells, which is learned."""
+    if case.uncounted and case.is_miscounted(verdict.raw, verdict.reported):
+        yield Learn(case.request.model, miscounts=True)
+        case = case.uncounted
     verdict = replace(verdict, seems_cut=case.seems_cut(verdict))
     if lesson := case.lesson(verdict):
         yield lesson

@@ -56,8 +56,10 @@ def recovery(case: Case, verdict: Verdict, answer: Refused) -> Recovery | None:
     if anchor is not None:
         memory = replace(memory, anchors=(anchor, *memory.anchors))
     is_proof = window is not None and window >= case.stated * PROOF_FROM
-    lesson = Learn(case.request.model, who=case.sound.who, window=memory.window) if is_proof else None
-    return Recovery(memory, lesson)
+    proved = memory.window if is_proof else None
+    is_miscounted = case.is_miscounted(verdict.raw, anchor.reported if anchor else None)
+    lesson = Learn(case.request.model, who=case.sound.who, window=proved, miscounts=is_miscounted)
+    return Recovery(memory, lesson if is_proof or is_miscounted else None)
 
 
 def _judged(answer: Refused, verdict: Verdict) -> Overflow | None:

@@ -209,3 +209,64 @@ async def test_a_server_that_cannot_count_delays_nothing_and_loses_nothing() -> 
         assert (await client.post(CHAT, LONG)).status == 200
         assert (await client.post(CHAT, LONG)).status == 200
         assert "internal_error" not in proxy.log
+
+
+# --- counts that are wrong ------------------------------------------------------------------------------------------
+
+
+def leaving_out_the_tools(window: int) -> Callable[[Request], Said]:
+    """vLLM as it was before 0.9: a chat is refused, or told its usage, by the whole, which the count is not of."""
+
+    def answer(request: Request) -> Said:
+        if request.path not in (CHAT, TOKENIZE):
+            return json_answer({"error": "not found"}, status=404)
+        said = request.json()
+        count = sum(len(message["content"]) for message in said["messages"]) // 4
+        if request.path == TOKENIZE:
+            return json_answer({"count": count})
+        count += len(json.dumps(said.get("tools", []))) // 4
+        if count > window:
+            told = f"maximum context length is {window} tokens. However, your messages resulted in {count} tokens."
+            return json_answer({"error": {"message": told, "code": "context_length_exceeded"}}, status=400)
+        return json_answer(
+            peers.completion(peers.text_message("Hello."), usage={**SPENT, "prompt_tokens": count})
+        )
+
+    return answer
+
+
+TOOLS = [{"type": "function", "function": {"name": "do", "description": "It does. " * 400, "parameters": {}}}]
+
+
+def asked_to_count(upstream: ScriptedUpstream) -> int:
+    tried = [request for request in upstream.requests if request.path == TOKENIZE]
+    return len([request for request in tried if len(request.body) > 200])
+
+
+async def test_a_server_that_reports_more_than_it_counted_is_not_asked_again() -> None:
+    said = {"model": "m", "messages": [{"role": "user", "content": "word " * 1400}], "tools": TOOLS}
+    async with before(leaving_out_the_tools(4096), Count.UPSTREAM) as (upstream, proxy, client):
+        for _ in range(2):
+            assert (await client.post(CHAT, said)).status == 200
+        first, second = (event["tokens"] for event in proxy.events())
+        reported = proxy.events()[1]["reported_tokens"]
+        assert asked_to_count(upstream) == 1
+    assert first < 0.8 * reported
+    assert second == pytest.approx(reported, rel=0.02)
+
+
+async def test_a_server_that_refuses_more_than_it_counted_is_not_asked_again() -> None:
+    said = {"model": "m", "messages": [*SAID * 4, {"role": "user", "content": "And now?"}], "tools": TOOLS}
+    async with before(leaving_out_the_tools(3000), Count.UPSTREAM) as (upstream, proxy, client):
+        for _ in range(2):
+            assert (await client.post(CHAT, said)).status == 200
+        assert ["recover=1" in event["actions"] for event in proxy.events()] == [True, False]
+        assert asked_to_count(upstream) == 1
+
+
+async def test_a_report_below_the_count_is_no_reason_to_distrust_it() -> None:
+    """The prompt may have been cut, or what was read from a cache left out."""
+    async with before(counting(0.3), Count.UPSTREAM) as (upstream, _, client):
+        for _ in range(3):
+            await client.post(CHAT, SHORT)
+        assert len(counted(upstream)) == 3
