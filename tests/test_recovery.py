@@ -156,13 +156,18 @@ def test_a_window_far_below_the_configured_one_serves_the_request_and_is_not_rem
     assert desk.windows == {}
 
 
-def test_a_window_below_what_the_conversation_was_served_is_not_believed() -> None:
-    desk = Desk(
-        replace(OPEN, window=8000), answers=[Accepted(200), too_long(1100, 1700)], usage=Usage(1650, 5)
-    )
-    desk.run(body(*chat(12)))
-    desk.run(body(*chat(13)))
-    assert desk.windows == {}
+def test_a_window_below_what_the_conversation_was_served_serves_the_request_and_is_not_remembered() -> None:
+    """The server came back with a smaller one, or somebody is quoted: what comes next tells."""
+    desk = Desk(replace(OPEN, window=32_000), usage=Usage(11_300, 5))
+    desk.answers = [Accepted(200), too_long(8000, 11_600), Accepted(200), too_long(8000, 8100), Accepted(200)]
+    first, second, *_, last = growing(range(50, 90))
+    desk.run(first)
+    desk.usage = Usage(1900, 5)
+    smaller = desk.run(second)
+    assert (smaller.status, smaller.window, desk.windows) == (200, 8000, {})
+    again = desk.run(last)
+    assert (again.status, again.window) == (200, 8000)
+    assert set(desk.windows.values()) == {Window(8000, REFUSAL)}
 
 
 def test_a_proved_window_is_taken_back_when_more_than_it_has_been_served() -> None:

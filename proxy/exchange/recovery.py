@@ -2,7 +2,8 @@
 
 Rules. Only a refusal on account of the prompt's length teaches anything, and only what its upstream says: its window,
 and what it counted. Where it says neither, the prompt is taken to be a good deal too long, for this request alone. A
-window above the one that is known is not believed, nor one below what this conversation has been served.
+window above the one that is known is not believed; one far below it, or below what this conversation has been served,
+serves this request and is not remembered.
 """
 
 from dataclasses import dataclass, replace
@@ -55,7 +56,9 @@ def recovery(case: Case, verdict: Verdict, answer: Refused) -> Recovery | None:
         memory = replace(memory, window=Window(window, REFUSAL))
     if anchor is not None:
         memory = replace(memory, anchors=(anchor, *memory.anchors))
-    is_proof = window is not None and window >= case.stated * PROOF_FROM
+    # Below what was served it is a server's that came back with a smaller one, or no window at all.
+    served = case.anchor.reported if case.anchor else 0
+    is_proof = window is not None and window >= max(case.stated * PROOF_FROM, served)
     proved = memory.window if is_proof else None
     is_miscounted = case.is_miscounted(verdict.raw, anchor.reported if anchor else None)
     lesson = Learn(case.request.model, who=case.sound.who, window=proved, miscounts=is_miscounted)
@@ -75,9 +78,9 @@ NEAR = 0.9
 
 
 def _window(case: Case, overflow: Overflow) -> int | None:
-    """A window that is news: smaller than the one that is known, and not than what was served or refused."""
-    told, served = overflow.window, case.anchor.reported if case.anchor else 0
-    if told is None or told < max(LEAST_WINDOW, served):
+    """A window that is news: smaller than the one that is known, and than what was refused."""
+    told = overflow.window
+    if told is None or told < LEAST_WINDOW:
         return None
     if case.window is not None and told >= case.window.tokens:
         return None
