@@ -163,6 +163,19 @@ async def test_the_endpoint_tells_what_a_request_then_does() -> None:
     assert answer.header("x-context-actions") == found["plan"]["actions"]
 
 
+async def test_a_models_name_that_cannot_be_written_harms_no_endpoint() -> None:
+    odd = body(*chat(2), model="half a pair: \ud83d")
+    async with (
+        ScriptedUpstream(otherwise=json_answer({})) as upstream,
+        proxied(upstream.base_url, policy=replace(DROPS, window=100)) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        assert (await client.post("/v1/chat/completions", odd)).status == 200
+        assert b"\\ud83d" in upstream.requests[0].body
+        assert (await client.get("/-/state")).json()["conversations"][0]["model"] == "half a pair: ?"
+        assert (await client.post("/-/measure", odd)).json()["model"] == "half a pair: ?"
+
+
 @pytest.mark.parametrize("odd", [b"", b"null", b"[]", b"<html>", b'{"messages":3}', b"[" * 50_000])
 async def test_what_is_no_chat_body_is_told_so(odd: bytes) -> None:
     async with (

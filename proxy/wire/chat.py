@@ -122,12 +122,11 @@ def _read(body: bytes, reader: Reader) -> ChatRequest:
 
 def _request(body: bytes, fields: Mapping[str, bytes], conversation: Conversation) -> ChatRequest:
     options = fields.get("stream_options", b"")
-    model = rawjson.value(fields.get("model", b"null"))
     limits = {name: _tokens(fields[name]) for name in OUTPUT_LIMITS if name in fields}
     name = next((name for name in OUTPUT_LIMITS if limits.get(name) is not None), "")
     return ChatRequest(
         body=body,
-        model=model if isinstance(model, str) else "",
+        model=_name(fields.get("model", b"null")),
         conversation=conversation,
         extras=tuple(fields[name] for name in EXTRAS if name in fields),
         reasoning=tuple(fields[name] for name in REASONING if name in fields),
@@ -138,6 +137,12 @@ def _request(body: bytes, fields: Mapping[str, bytes], conversation: Conversatio
         output_limit_name=name,
         has_cache_key="prompt_cache_key" in fields,
     )
+
+
+def _name(raw: bytes) -> str:
+    """A model's name as it can be written: what UTF-8 cannot carry is no model's, and goes on in the body alone."""
+    name = rawjson.value(raw)
+    return name.encode("utf-8", "replace").decode() if isinstance(name, str) else ""
 
 
 def _tokens(raw: bytes) -> int | None:
