@@ -15,6 +15,9 @@ from proxy.config.values import UNIX_SCHEME
 RawHeaders = Sequence[tuple[bytes, bytes]]
 """Fields as they came: (name, value) in order, repeated names repeated."""
 
+Fields = list[tuple[bytes, bytes]]
+"""Fields as they go."""
+
 HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -97,7 +100,7 @@ def for_upstream(
     decoded: bool = False,
     unencoded: bool = False,
     key: str = "",
-) -> list[tuple[str, str]]:
+) -> Fields:
     """The client's fields as the upstream gets them, in their order; `Host` is left to the caller.
 
     `length` (bytes) is the body's when the proxy sends a whole one, None when the client's body is streamed and its
@@ -105,41 +108,41 @@ def for_upstream(
     so without the field. `unencoded` asks for an answer without content-encoding, because an event
     has to be taken out of it. `key` is the configured one.
     """
-    own: dict[bytes, tuple[str, str]] = {}
+    own: dict[bytes, tuple[bytes, bytes]] = {}
     if length is not None:
-        own[b"content-length"] = ("Content-Length", str(length))
+        own[b"content-length"] = (b"Content-Length", b"%d" % length)
     if unencoded:
-        own[b"accept-encoding"] = ("Accept-Encoding", "identity")
+        own[b"accept-encoding"] = (b"Accept-Encoding", b"identity")
     dropped = _NOT_FORWARDED | _listed(raw) | ({b"content-encoding"} if decoded else set())
     if find(raw, b"transfer-encoding") is not None:
         dropped |= {b"content-length"}  # it would contradict the chunks: RFC 9112 section 6.3
-    fields: list[tuple[str, str]] = []
+    fields: Fields = []
     for name, value in raw:
         lower = name.lower()
         if lower in own:
-            fields.append((_text(name), own.pop(lower)[1]))
+            fields.append((name, own.pop(lower)[1]))
             dropped |= {lower}
         elif lower not in dropped:
-            fields.append((_text(name), _text(value)))
+            fields.append((name, value))
     fields += own.values()
     if key and not has_credential(raw):
-        fields.append(("Authorization", f"Bearer {key}"))
+        fields.append(bearer(key))
     return fields
 
 
-def for_upgrade(raw: RawHeaders, *, key: str = "") -> list[tuple[str, str]]:
+def for_upgrade(raw: RawHeaders, *, key: str = "") -> Fields:
     """The fields of a client that asks for a WebSocket; `for_upstream`, and the two that ask for it at the next hop."""
-    return [("Connection", "Upgrade"), ("Upgrade", "websocket"), *for_upstream(raw, key=key)]
+    return [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), *for_upstream(raw, key=key)]
 
 
-def for_side_call(raw: RawHeaders, *, key: str = "") -> list[tuple[str, str]]:
+def for_side_call(raw: RawHeaders, *, key: str = "") -> Fields:
     """The few fields of the client's that its own upstream needs to accept a side call in its name.
 
     Never used towards another host: a configured summary model has a key of its own.
     """
-    fields = [(_text(name), _text(value)) for name, value in raw if name.lower() in _SIDE_CALL]
+    fields = [field for field in raw if field[0].lower() in _SIDE_CALL]
     if key and not has_credential(raw):
-        fields.append(("Authorization", f"Bearer {key}"))
+        fields.append(bearer(key))
     return fields
 
 
@@ -199,9 +202,9 @@ def _listed(raw: RawHeaders) -> frozenset[bytes]:
     }
 
 
-def _text(value: bytes) -> str:
-    # As the HTTP library reads fields; `upstream` sees to it that bytes that are not UTF-8 are written as they were.
-    return value.decode("utf-8", "surrogateescape")
+def bearer(key: str) -> tuple[bytes, bytes]:
+    """The field with a configured key."""
+    return (b"Authorization", b"Bearer " + key.encode())
 
 
 # ------------------------------------------------------------------------------------------------------------- URLs

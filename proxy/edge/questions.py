@@ -62,9 +62,9 @@ class Questions:
         """Ask one thing about a model. `body` takes the place of the one that the question has by itself."""
         body = ask.body_for(model) if body is None else body
         fields = headers.for_side_call(origin.fields, key=self._key)
-        fields += [("Accept", "application/json"), ("Accept-Encoding", "identity")]
+        fields += [(b"Accept", b"application/json"), (b"Accept-Encoding", b"identity")]
         if body is not None:
-            fields += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+            fields += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(body))]
         try:
             reply = await self._upstream.call(ask.method, self._url(ask, model, origin), fields, body)
         except TransomError:

@@ -19,6 +19,7 @@ from structlog.typing import FilteringBoundLogger
 from proxy.config import Address, Config, SocketFile, tls
 from proxy.config.values import Tls, is_on_this_machine
 from proxy.edge import logs, socketfile
+from proxy.edge.connections import LINE_BYTES, MOST_HEADERS, Timeouts, Way
 from proxy.edge.counts import Counts
 from proxy.edge.discovery import Discovery
 from proxy.edge.gate import lends_key
@@ -29,7 +30,7 @@ from proxy.edge.questions import Questions
 from proxy.edge.server import LAST_SECOND, Parts, Server
 from proxy.edge.sidecalls import SideCaller
 from proxy.edge.summaries import Summaries
-from proxy.edge.upstream import LINE_BYTES, MOST_HEADERS, Timeouts, Upstream, Way
+from proxy.edge.upstream import Upstream
 from proxy.errors import CannotListen
 from proxy.wire import chat
 

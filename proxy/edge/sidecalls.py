@@ -50,7 +50,7 @@ class Answered:
 @dataclass(frozen=True, slots=True)
 class _Target:
     url: str
-    fields: tuple[tuple[str, str], ...]
+    fields: RawHeaders
 
 
 class SideCaller:
@@ -92,12 +92,12 @@ class SideCaller:
 
     def _target(self, origin: Origin, length: int) -> _Target:
         options = self._options
-        own = [("Content-Type", "application/json"), ("Content-Length", str(length))]
-        own += [("Accept", "application/json"), ("Accept-Encoding", "identity")]
+        own = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % length)]
+        own += [(b"Accept", b"application/json"), (b"Accept-Encoding", b"identity")]
         if options.base_url is not None:
             key = options.api_key.reveal() if options.api_key else ""
-            fields = [("Authorization", f"Bearer {key}")] if key else []
-            fields.append(("User-Agent", f"transom/{__version__}"))
+            fields = [headers.bearer(key)] if key else []
+            fields.append((b"User-Agent", b"transom/" + __version__.encode()))
             return _Target(headers.join(Base.of(options.base_url), _CHAT, ""), (*fields, *own))
         if options.api_key is not None:
             kept = [field for field in origin.fields if field[0].lower() not in headers.CREDENTIALS]

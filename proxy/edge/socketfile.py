@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from proxy.edge.upstream import is_listened_on
+from proxy.edge.connections import is_listened_on
 from proxy.errors import CannotListen
 
 _NEVER: Final = 0o117

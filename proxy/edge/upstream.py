@@ -1,109 +1,37 @@
-"""The one module that opens connections: calls to an upstream, and their answers as they come.
+"""Calls to an upstream, and their answers as they come.
 
 Rules. Nothing is added to a call, decoded, redirected or repeated but by this file's own rule: one repetition, on a
 fresh connection, when a reused one was found closed before the upstream said anything and nothing of the body is lost.
 Foreign errors leave as errors of ours, `from` their cause. Whoever gets a `Reply` closes it; a reply that was not read
 to its end takes its connection with it, so an upstream never goes on working for a client that left.
+
+Heads are written here and not by the library, whose requests leave out what is not UTF-8, merge fields and add some of
+their own, and cost more than all else in a small call.
 """
 
 import asyncio
-import re
-import socket
-import ssl
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Self, TypeAlias
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from types import TracebackType
+from typing import Final, Self, TypeAlias
 
 import aiohttp
-from aiohttp import (
-    BytesPayload,
-    ClientHandlerType,
-    ClientRequest,
-    ClientResponse,
-    ClientSession,
-    Payload,
-    StreamReader,
-    hdrs,
-)
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
+from aiohttp import StreamReader, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.http_writer import StreamWriter
-from multidict import CIMultiDict
-from yarl import URL
+from aiohttp.http_parser import RawResponseMessage
 
 from proxy.edge import headers
+from proxy.edge.connections import DIRECT, Begun, Connections, Line, Taken, Timeouts, Way
 from proxy.edge.headers import RawHeaders, asks_for_websocket
-from proxy.errors import (
-    ClientStalled,
-    ConfigError,
-    TransomError,
-    UpstreamBroke,
-    UpstreamTimeout,
-    UpstreamUnreachable,
-)
+from proxy.errors import ClientStalled, TransomError, UpstreamBroke, UpstreamTimeout, UpstreamUnreachable
 
-LINE_BYTES: Final = 128 * 1024
-"""The longest header line or status line that is read. The library's 8,190 bytes are less than some tokens (B99)."""
-
-MOST_HEADERS: Final = 1000
-"""The most header lines that are read. The library's default is 128."""
+_AT_ONCE: Final = 16 * 1024
+"""A request up to this size is written at once: the kernel takes it in any state of the connection."""
 
 _PIECE_BYTES: Final = 256 * 1024
-"""A whole body is written in pieces of this size: larger writes block the loop, and the library warns of them."""
+"""A whole body is written in pieces of this size: larger writes block the loop."""
 
 _KEPT_BYTES: Final = 64 * 1024
 """Of a streamed body so much is kept for a repetition; a longer one is never held."""
-
-_IDLE_CONNECTION: Final = 4.0
-"""Seconds. llama.cpp, uvicorn and node close an idle connection after 5; the library would keep it for 15 (B103)."""
-
-_DNS_CACHE: Final = 10
-"""Seconds. Long enough for a burst of calls, short enough to follow a server that moved."""
-
-_AUTOMATIC: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""Fields that the library adds when they are missing; what a client did not say the upstream must not hear."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds. `connect` for a connection with all that belongs to it, `idle` between two bytes either way."""
-
-    connect: float = 10.0
-    idle: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a server is reached: through the Unix socket `path`, through an HTTP proxy, with `tls`; or straight."""
-
-    path: str = ""
-    proxy: URL | None = None
-    tls: ssl.SSLContext | None = None
-
-    @classmethod
-    def of_environment(cls, origin: str, tls: ssl.SSLContext | None) -> Self:
-        """Through the proxy that the environment names for this origin, if any. Raises ConfigError."""
-        parts = urlsplit(origin)
-        proxies = getproxies()
-        proxy = proxies.get(parts.scheme) or proxies.get("all")
-        if not proxy or proxy_bypass(parts.netloc) or proxy_bypass(parts.hostname or ""):
-            return cls(tls=tls)
-        url = URL(proxy if "://" in proxy else f"http://{proxy}")
-        if url.scheme != "http" or not url.host:
-            raise ConfigError(
-                f"The environment names a proxy for {parts.scheme} that does not begin with http://, and"
-                " upstream.trust_env says to use it. Name another one, or put the server's host into NO_PROXY."
-            )
-        return cls(proxy=url, tls=tls)
-
-
-DIRECT: Final = Way()
 
 
 async def next_piece(content: StreamReader, patience: float) -> bytes:
@@ -157,21 +85,31 @@ Body: TypeAlias = bytes | Upload | None
 class Reply:
     """An upstream's answer: its head, and its body as it comes."""
 
-    __slots__ = ("_broken", "_response", "headers", "reason", "status")
+    __slots__ = ("_broken", "_content", "_sending", "_taken", "headers", "reason", "status")
 
-    def __init__(self, response: ClientResponse) -> None:
-        self._response = response
+    def __init__(
+        self,
+        message: RawResponseMessage,
+        content: StreamReader,
+        taken: Taken,
+        sending: "asyncio.Task[None] | None",
+    ) -> None:
+        """`sending` is what still goes up."""
+        self._content = content
+        self._taken = taken
+        self._sending = sending
         self._broken: TransomError | None = None
-        self.status = response.status
-        self.reason = response.reason or ""
-        self.headers: RawHeaders = response.raw_headers
+        self.status = message.code
+        self.reason = message.reason
+        self.headers: RawHeaders = message.raw_headers
+        content.on_eof(self._end)
 
     async def chunk(self) -> bytes:
         """All bytes that are there, waiting for some; none at the end. Raises UpstreamBroke and UpstreamTimeout."""
         if self._broken is not None:
             raise self._broken
         try:
-            return await self._response.content.readany()
+            return await self._content.readany()
         except _FOREIGN as cause:
             self._broken = _ours(cause, _CUT_SHORT)
             if rest := self._rest():
@@ -180,22 +118,29 @@ class Reply:
 
     def ready(self) -> bytes:
         """The bytes that are there already, without waiting; none when the answer broke or ended."""
-        return b"" if self._response.content.exception() else self._response.content.read_nowait()
+        return b"" if self._content.exception() else self._content.read_nowait()
 
-    def switched(self) -> Any:
+    def switched(self) -> Line:
         """The library's own protocol of a connection that the upstream has switched; `close` still ends it."""
-        connection = self._response.connection
-        if connection is None or connection.protocol is None:
-            raise RuntimeError("Only an answer with 101 has a connection of its own.")
-        return connection.protocol
+        return self._taken.line
 
     def close(self) -> None:
         """End the call. A connection whose answer was read to the end is kept for the next one, any other closed."""
-        self._response.close()
+        _give_up(self._sending)
+        self._taken.close()
+
+    def _end(self) -> None:
+        """The answer has come to its end, and the connection is free unless the request has not."""
+        if self._taken.line.upgraded:
+            return
+        if self._sending is None or self._sending.done():
+            self._taken.give_back()
+        else:
+            self.close()
 
     def _rest(self) -> bytes:
         # A reader that has an error gives out nothing more, also what came before it. That belongs to the client (B90).
-        content = self._response.content
+        content = self._content
         return content._read_nowait(-1) if content.total_bytes else b""
 
 
@@ -203,265 +148,203 @@ class Upstream:
     """Calls to one base URL's host. To be used as `async with`, which opens and closes its connections."""
 
     def __init__(self, timeouts: Timeouts, way: Way = DIRECT) -> None:
-        self._timeouts = timeouts
-        self._way = way
-        self._pooled: ClientSession | None = None
-        self._fresh: ClientSession | None = None
+        self._idle = timeouts.idle
+        self._connections = Connections(timeouts, way)
 
     async def __aenter__(self) -> Self:
-        self._pooled = self._session(reuse=True)
-        self._fresh = self._session(reuse=False)
+        await self._connections.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for session in (self._pooled, self._fresh):
-            if session is not None:
-                await session.close()
-        self._pooled = self._fresh = None
+        await self._connections.__aexit__(kind, error, trace)
 
-    async def call(self, method: str, url: str, fields: Sequence[tuple[str, str]], body: Body) -> Reply:
+    async def call(self, method: str, url: str, fields: RawHeaders, body: Body) -> Reply:
         """Send a request and wait for the head of its answer. `fields` goes out as it is, after `Host`.
 
         Raises UpstreamUnreachable, UpstreamTimeout and UpstreamBroke.
         """
-        pooled, fresh = self._sessions()
-        call, flight = _Call(method, url, fields, body, self._timeouts.idle), _Flight()
+        call = _Call(method, url, fields, body, self._idle)
+        taken = await self._taken(call, fresh=False)
         try:
-            response = await call.attempt(pooled, flight)
+            reply = await call.on(taken)
         except _Dropped:
             # B103: most likely the upstream closed the idle connection while our request was on its way to it.
-            if not flight.reused or (isinstance(body, Upload) and not body.can_repeat):
+            if not taken.was_used or (isinstance(body, Upload) and not body.can_repeat):
                 raise
-            response = await call.attempt(fresh, _Flight())
-        if response.status == 101:  # never asked for: `Upgrade` ends at this hop
-            response.close()
+            reply = await call.on(await self._taken(call, fresh=True))
+        if reply.status == 101:  # never asked for: `Upgrade` ends at this hop
+            reply.close()
             raise UpstreamBroke("The upstream switched protocols without being asked to.")
-        return _sound(response)
+        return _sound(reply)
 
-    async def upgrade(self, url: str, fields: Sequence[tuple[str, str]]) -> Reply:
+    async def upgrade(self, url: str, fields: RawHeaders) -> Reply:
         """Ask for a WebSocket, on a connection of its own; a 101 among the answers is one that was asked for.
 
         Raises what `call` raises.
         """
-        _, fresh = self._sessions()
-        response = await _Call("GET", url, fields, None, self._timeouts.idle).attempt(fresh, _Flight())
-        if response.status == 101 and not _is_websocket(response):
-            response.close()
+        call = _Call("GET", url, fields, None, self._idle)
+        reply = await call.on(await self._taken(call, fresh=True))
+        if reply.status == 101 and not (reply.switched().upgraded and asks_for_websocket(reply.headers)):
+            reply.close()
             raise UpstreamBroke("The upstream switched to another protocol than the one that was asked for.")
-        return _sound(response)
+        return _sound(reply)
 
-    def _sessions(self) -> tuple[ClientSession, ClientSession]:
-        if self._pooled is None or self._fresh is None:
-            raise RuntimeError("An Upstream makes calls only inside its `async with`.")
-        return self._pooled, self._fresh
-
-    def _connector(self, *, reuse: bool) -> aiohttp.BaseConnector:
-        way, idle = self._way, _IDLE_CONNECTION if reuse else None
-        if way.path:
-            return aiohttp.UnixConnector(way.path, limit=0, force_close=not reuse, keepalive_timeout=idle)
-        return aiohttp.TCPConnector(
-            limit=0,  # 100 by default, and the rest would queue in silence: how many there are the clients decide
-            ttl_dns_cache=_DNS_CACHE,
-            happy_eyeballs_delay=0.25,  # `localhost` is often ::1 first where the server has only 127.0.0.1 (B102)
-            ssl=way.tls or True,  # True: the certificate is verified, by the system's authorities
-            force_close=not reuse,
-            keepalive_timeout=idle,
-        )
-
-    def _session(self, *, reuse: bool) -> ClientSession:
-        timeouts, connector = self._timeouts, self._connector(reuse=reuse)
-        connector._factory = partial(_connection, asyncio.get_running_loop())
-        return ClientSession(
-            connector=connector,
-            proxy=self._way.proxy,  # not the library's trust_env, which would also send credentials out of a .netrc
-            # 300 s in all by default: a long answer would be cut off in the middle.
-            timeout=aiohttp.ClientTimeout(
-                total=None, connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=timeouts.idle
-            ),
-            auto_decompress=False,  # the client gets the bytes that its Accept-Encoding asked for (B93)
-            cookie_jar=aiohttp.DummyCookieJar(),  # or one client's cookies would be sent for another
-            skip_auto_headers=_AUTOMATIC,
-            max_line_size=LINE_BYTES,
-            max_field_size=LINE_BYTES,
-            max_headers=MOST_HEADERS,
-            trace_configs=[_watching_reuse()],
-            request_class=_Request,
-        )
-
-
-def is_listened_on(path: str) -> bool:
-    """Whether a process listens on this Unix socket, or may do so for all that can be told."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # one whose queue is full would keep us waiting
+    async def _taken(self, call: "_Call", *, fresh: bool) -> Taken:
         try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True
-    return True
+            return await self._connections.take(call.origin, fresh=fresh)
+        except _FOREIGN as cause:
+            raise _ours(cause, _UNANSWERED) from cause
 
 
 # ----------------------------------------------------------------------------------------------------------- details
-
-
-class _Begun(aiohttp.ClientConnectionError):
-    """The connection went away behind the first byte of an answer and before the end of its head."""
-
-
-class _Connection(ResponseHandler):
-    """The library's connection, which also knows whether the upstream has said anything to the newest request.
-
-    What it has begun to answer it has taken in, and must not get again. An answer that stops being HTTP breaks off: the
-    library closes the connection and leaves the reader waiting.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self._has_begun = False
-
-    def set_response_params(self, **parameters: Any) -> None:
-        """Be ready for the answer to another request."""
-        self._has_begun = False
-        super().set_response_params(**parameters)
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes of an answer, interim ones included."""
-        self._has_begun = self._has_begun or bool(data)
-        super().data_received(data)
-
-    def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
-        """What whoever waits for the head of the answer is told, and who reads its body where that stops being HTTP."""
-        if self._has_begun and isinstance(exc, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
-            exc, exc_cause = _Begun(), exc
-        super().set_exception(exc, exc if exc_cause is None else exc_cause)
-        if self._payload is not None and isinstance(exc, HttpProcessingError):
-            self._payload.set_exception(aiohttp.ClientPayloadError("no more HTTP"))
-
-
-def _connection(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
-    return _Connection(loop)
-
-
-class _Request(ClientRequest):
-    """A request whose fields are written as the bytes they came as: the library leaves out what is not UTF-8.
-
-    It offers no other place to do so than where a body is written, so a request without one gets one of no bytes.
-    """
-
-    async def send(self, conn: Connection) -> ClientResponse:
-        """Write the request."""
-        if not self._body and not self._is_utf8():
-            self._body = BytesPayload(b"")
-        return await super().send(conn)
-
-    async def write_bytes(
-        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
-    ) -> None:
-        """Write the body, and before it the head that waits in the writer."""
-        if isinstance(writer, StreamWriter) and (head := writer._headers_buf) and not self._is_utf8():
-            writer._headers_buf = self._in_bytes(head)
-        await super().write_bytes(writer, conn, content_length)
-
-    def _in_bytes(self, head: bytes) -> bytes:
-        """The same head with every byte of its fields; the library has refused control characters in them."""
-        line, *_ = head.partition(b"\r\n")
-        fields = [
-            f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in self.headers.items()
-        ]
-        return b"\r\n".join([line, *fields, b"", b""])
-
-    def _is_utf8(self) -> bool:
-        return all(value.isascii() or _ESCAPED.search(value) is None for value in self.headers.values())
-
-
-_ESCAPED: Final = re.compile("[\udc80-\udcff]")
-"""What stands in a text for bytes that are not UTF-8 (`surrogateescape`)."""
 
 
 class _Dropped(UpstreamUnreachable):
     """The connection went away before anything was answered."""
 
 
-@dataclass(slots=True)
-class _Flight:
-    """One attempt at a call; the library's trace marks here whether its connection had been used before."""
-
-    reused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _Call:
     """What is asked of the upstream, once or twice."""
 
-    method: str
-    url: str
-    fields: Sequence[tuple[str, str]]
-    body: Body
-    idle: float
+    __slots__ = ("_body", "_fields", "_idle", "_method", "_target", "origin")
 
-    async def attempt(self, session: ClientSession, flight: _Flight) -> ClientResponse:
-        """Send it, and wait for the head of the answer."""
-        return await session.request(
-            self.method,
-            URL(self.url, encoded=True),  # or it would be decoded and encoded again (B100)
-            headers=self.fields,
-            data=_payload(self.body, self.idle),
-            allow_redirects=False,  # a redirect is the client's to follow, with its own judgement of the target
-            trace_request_ctx=flight,
-            middlewares=(self._send,),
-        )
+    def __init__(self, method: str, url: str, fields: RawHeaders, body: Body, idle: float) -> None:
+        start = url.find("/", url.find("://") + 3)
+        self.origin, target = (url, "") if start < 0 else (url[:start], url[start:])
+        self._method = method
+        self._target = target or "/"
+        self._fields = fields
+        self._body = body
+        self._idle = idle
 
-    async def _send(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
-        """Send it with all of its fields: of two whose names differ in case alone the library keeps one.
-
-        Foreign errors become ours here, inside the library's own loop, which would repeat calls by its own rule.
-        """
-        whole = CIMultiDict([(hdrs.HOST, request.headers[hdrs.HOST]), *self.fields])
-        whole.extend([field for field in request.headers.items() if field[0] not in whole])
-        request.headers = whole
+    async def on(self, taken: Taken) -> Reply:
+        """Send it on this connection, and wait for the head of the answer."""
+        reply: Reply | None = None
+        sending: asyncio.Task[None] | None = None
         try:
-            return await send(request)
+            taken.line.expect(has_body=self._method != hdrs.METH_HEAD, idle=self._idle)
+            sending = self._send(taken)
+            message, content = await taken.line.read()
+            while 100 <= message.code < 200 and message.code != 101:  # interim answers are for this hop
+                message, content = await taken.line.read()
+            reply = Reply(message, content, taken, sending)
         except _FOREIGN as cause:
             if isinstance(cause.__cause__, ClientStalled):  # it ended the call where its body was read
                 raise cause.__cause__ from None
             raise _ours(cause, _UNANSWERED) from cause
+        finally:
+            if reply is None:
+                _give_up(sending)
+                taken.close()
+        return reply
+
+    def _send(self, taken: Taken) -> "asyncio.Task[None] | None":
+        """Write the request; what still writes of it, where that takes its time."""
+        transport, body = taken.line.transport, self._body
+        if transport is None:
+            raise aiohttp.ServerDisconnectedError
+        if isinstance(body, Upload):
+            is_chunked = headers.find(self._fields, b"content-length") is None
+            head = self._head(taken, b"Transfer-Encoding: chunked\r\n" if is_chunked else b"")
+            pieces = _chunked(body.pieces()) if is_chunked else body.pieces()
+            return asyncio.create_task(_poured(head, pieces, taken.line, self._idle))
+        head, body = self._head(taken, b"" if body is not None else self._none_said()), body or b""
+        if len(head) + len(body) > _AT_ONCE:
+            return asyncio.create_task(_poured(head, _pieces(body), taken.line, self._idle))
+        transport.write(head + body)
+        taken.line.start_timeout()
+        return None
+
+    def _none_said(self) -> bytes:
+        """That there is no body, where one is usual (RFC 9110 section 8.6)."""
+        is_usual = self._method not in _BODILESS and headers.find(self._fields, b"content-length") is None
+        return b"Content-Length: 0\r\n" if is_usual else b""
+
+    def _head(self, taken: Taken, framing: bytes) -> bytes:
+        place = taken.place
+        # What is not UTF-8 in a target came to us so decoded, and goes on as the bytes that it was.
+        target = self._target.encode("utf-8", "surrogateescape")
+        lines = [b"%b %b%b HTTP/1.1\r\n" % (self._method.encode(), place.prefix, target)]
+        lines.append(b"Host: %b\r\n" % place.host)
+        lines += [b"%b: %b\r\n" % field for field in self._fields]
+        if framing:
+            lines.append(framing)
+        if credential := place.credential:
+            lines.append(b"Proxy-Authorization: %b\r\n" % credential)
+        if taken.closes and headers.find(self._fields, b"connection") is None:
+            lines.append(b"Connection: close\r\n")
+        head = b"".join(lines)
+        if not head.count(b"\r") == head.count(b"\n") == len(lines):
+            raise ValueError("A line break in a field would begin another field.")
+        return head + b"\r\n"
 
 
-def _sound(response: ClientResponse) -> Reply:
-    """The reply, where it can be relayed as what it says it is. Raises UpstreamBroke."""
+_BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+
+async def _poured(head: bytes, pieces: AsyncIterator[bytes], line: Line, idle: float) -> None:
+    """Write a request whose body is large or still comes; whoever waits for its answer is told what goes wrong.
+
+    All of it goes into the kernel's hands: what waits in a buffer would keep a connection open that was given up, for
+    as long as the upstream likes.
+    """
+    transport = line.transport
+    if transport is None:
+        return
+    transport.set_write_buffer_limits(high=1, low=0)  # with a TLS connection 0 would be over its limit too
+    is_written = False
+    try:
+        piece: bytes | None = b""
+        while piece is not None:
+            piece = await anext(pieces, None)
+            await line.hear()
+            transport.write(head + (piece or b""))
+            head = b""
+            async with asyncio.timeout(idle):
+                await line.drain()
+        line.start_timeout()
+        is_written = True
+    except TimeoutError as cause:
+        line.set_exception(cause)
+    except (TransomError, web.RequestPayloadError, OSError) as cause:
+        line.set_exception(aiohttp.ClientConnectionError("The request could not be written."), cause)
+    finally:
+        if not is_written:
+            transport.abort()
+
+
+def _give_up(sending: "asyncio.Task[None] | None") -> None:
+    if sending is not None:
+        sending.cancel()
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), _PIECE_BYTES):
+        yield body[start : start + _PIECE_BYTES]
+
+
+async def _chunked(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+def _sound(reply: Reply) -> Reply:
+    """The same, where it can be relayed as what it says it is. Raises UpstreamBroke."""
     wrong = ""
-    if response.status < 101:
+    if reply.status < 101:
         wrong = "The upstream answered with a status that HTTP does not have."
-    elif not headers.is_framed_plainly(response.raw_headers):
+    elif not headers.is_framed_plainly(reply.headers):
         wrong = "The upstream answered in a transfer coding that nobody asked for."
     if wrong:
-        response.close()
+        reply.close()
         raise UpstreamBroke(wrong)
-    return Reply(response)
+    return reply
 
 
-def _is_websocket(response: ClientResponse) -> bool:
-    """Whether both the library and the upstream have left HTTP for the protocol that was asked for."""
-    connection = response.connection
-    has_left = connection is not None and connection.protocol is not None and connection.protocol.upgraded
-    return has_left and asks_for_websocket(response.raw_headers)
-
-
-def _watching_reuse() -> aiohttp.TraceConfig:
-    async def reused(
-        session: ClientSession, context: SimpleNamespace, parameters: aiohttp.TraceConnectionReuseconnParams
-    ) -> None:
-        context.trace_request_ctx.reused = True
-
-    watching = aiohttp.TraceConfig()
-    watching.on_connection_reuseconn.append(reused)
-    return watching
-
-
-_FOREIGN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+_FOREIGN = (aiohttp.ClientError, HttpProcessingError, asyncio.TimeoutError, OSError)
 
 _Row: TypeAlias = tuple[type[Exception], type[TransomError], str]
 
@@ -489,9 +372,9 @@ _UNANSWERED: Final[tuple[_Row, ...]] = (
         UpstreamUnreachable,
         "The upstream cannot be reached: nothing accepts there.",
     ),
-    (_Begun, UpstreamBroke, "The upstream closed the connection in the head of its answer."),
+    (Begun, UpstreamBroke, "The upstream closed the connection in the head of its answer."),
     (aiohttp.ClientConnectionError, _Dropped, "The upstream closed the connection before it answered."),
-    (aiohttp.ClientResponseError, UpstreamBroke, "The upstream answered with something that is not HTTP."),
+    (HttpProcessingError, UpstreamBroke, "The upstream answered with something that is not HTTP."),
     (aiohttp.ClientError, UpstreamUnreachable, "The upstream could not be called."),
     (OSError, _Dropped, "The connection to the upstream failed before it answered."),
 )
@@ -506,55 +389,3 @@ _CUT_SHORT: Final[tuple[_Row, ...]] = (
 
 def _ours(cause: Exception, table: Sequence[_Row]) -> TransomError:
     return next(ours(message) for foreign, ours, message in table if isinstance(cause, foreign))
-
-
-class _Outgoing(Payload):
-    """A body on its way up. Raises TimeoutError, to the library, when the upstream takes none of it for `idle` seconds.
-
-    All of it goes into the kernel's hands: what waits in a buffer would keep a connection open that was given up, for
-    as long as the upstream likes.
-    """
-
-    def __init__(self, pieces: AsyncIterator[bytes], idle: float) -> None:
-        super().__init__(pieces)
-        self._pieces = pieces
-        self._idle = idle
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Not to be had: what went up is not kept."""
-        raise TypeError("A body on its way up cannot be shown.")
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write it whole."""
-        transport = writer.transport if isinstance(writer, StreamWriter) else None
-        if transport is not None:
-            transport.set_write_buffer_limits(
-                high=1, low=0
-            )  # with a TLS connection 0 would be over its limit too
-        try:
-            async for piece in self._pieces:
-                await asyncio.sleep(
-                    0
-                )  # a refusal that has come is read before a write finds the connection closed
-                async with asyncio.timeout(self._idle):
-                    await writer.write(piece)
-                    await writer.drain()
-        except (TimeoutError, asyncio.CancelledError):
-            if transport is not None:
-                transport.abort()
-            raise
-
-
-def _payload(body: Body, idle: float) -> bytes | Payload | None:
-    match body:
-        case Upload():
-            return _Outgoing(body.pieces(), idle)
-        case bytes() if body:
-            return _Outgoing(_pieces(body), idle)
-        case _:
-            return body
-
-
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(body), _PIECE_BYTES):
-        yield body[start : start + _PIECE_BYTES]

@@ -171,7 +171,7 @@ CONNECTORS: Final = (
 )
 # To ask whether something is a socket opens none; to make one does.
 CONNECTORS_WHEN_CALLED: Final = frozenset({"socket.socket"})
-CONNECTING: Final = ("proxy.edge.upstream", "proxy.demo")
+CONNECTING: Final = ("proxy.edge.connections", "proxy.demo")
 
 # Folders of plug-ins: one file a plug-in and a table in the folder's face. Whoever is outside asks the face, so that no
 # engine ever names a plug-in; the composition root alone names concrete classes.
@@ -286,10 +286,10 @@ def connections_elsewhere(modules: Sequence[Module]) -> Iterator[Finding]:
         imported = [(found.target, found.line) for found in imports_of(each)]
         for name, line in (*imported, *_used_names(each)):
             if any(within(name, connector) for connector in CONNECTORS):
-                yield Finding(each.name, line, f"only edge/upstream.py opens connections, not {name}")
+                yield Finding(each.name, line, f"only edge/connections.py opens connections, not {name}")
         for name, line in (*imported, *_called_names(each)):
             if name in CONNECTORS_WHEN_CALLED:
-                yield Finding(each.name, line, f"only edge/upstream.py makes a {name}")
+                yield Finding(each.name, line, f"only edge/connections.py makes a {name}")
 
 
 def _used_names(source: Module) -> Iterator[tuple[str, int]]:
@@ -512,8 +512,8 @@ ALLOWED: Final = (
         "proxy.edge.server": "import asyncio\nfrom aiohttp import web\nfrom proxy import __version__, exchange, stores"
     },
     {"proxy.edge.server": "import socket\nassert isinstance(transport, socket.socket)"},
-    {"proxy.edge.upstream": "import aiohttp\nsession = aiohttp.ClientSession()"},
-    {"proxy.edge.upstream.pool": "from aiohttp import ClientSession"},
+    {"proxy.edge.connections": "import aiohttp\nsession = aiohttp.ClientSession()"},
+    {"proxy.edge.connections.pool": "from aiohttp import ClientSession"},
     {"proxy.exchange": "from proxy.wire import chat, sse\nfrom proxy.context import planner\nimport msgspec"},
     {"proxy.wire.chat": "import zlib\nfrom proxy import errors\nfrom proxy.context import rawjson"},
     {

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from proxy.config import Secret, SideCalls
+from proxy.edge.connections import Timeouts
 from proxy.edge.headers import Base
 from proxy.edge.sidecalls import Answered, Origin, SideCaller
-from proxy.edge.upstream import Timeouts, Upstream
+from proxy.edge.upstream import Upstream
 from proxy.exchange import SideCallFailed
 from tests.peers import codings
 from tests.peers import upstream as peers

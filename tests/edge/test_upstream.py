@@ -2,7 +2,8 @@
 
 import pytest
 
-from proxy.edge.upstream import Timeouts, Upstream
+from proxy.edge.connections import Timeouts
+from proxy.edge.upstream import Upstream
 from proxy.errors import UpstreamBroke
 from tests.peers.upstream import Answer, Cut, Framing, ScriptedUpstream, json_answer
 

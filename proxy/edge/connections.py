@@ -1,0 +1,266 @@
+"""The one module that opens connections: to servers, kept for the next call, and how they are reached.
+
+Rules. Connections are the library's, with its pool, its resolver and its TLS; what is written on them and what is made
+of an answer is another module's. Foreign errors leave as they are. Whoever takes a connection gives it back.
+"""
+
+import asyncio
+import select
+import socket
+import ssl
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from aiohttp import ClientRequest, hdrs
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from proxy.errors import ConfigError
+
+LINE_BYTES: Final = 128 * 1024
+"""The longest header line or status line that is read. The library's 8,190 bytes are less than some tokens (B99)."""
+
+MOST_HEADERS: Final = 1000
+"""The most header lines that are read. The library's default is 128."""
+
+_IDLE_CONNECTION: Final = 4.0
+"""Seconds. llama.cpp, uvicorn and node close an idle connection after 5; the library would keep it for 15 (B103)."""
+
+_TURNS: Final = 8
+"""Turns of the loop that bytes which are there may take to be read; two are enough."""
+
+_DNS_CACHE: Final = 10
+"""Seconds. Long enough for a burst of calls, short enough to follow a server that moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `connect` for a connection with all that belongs to it, `idle` between two bytes either way."""
+
+    connect: float = 10.0
+    idle: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a server is reached: through the Unix socket `path`, through an HTTP proxy, with `tls`; or straight."""
+
+    path: str = ""
+    proxy: URL | None = None
+    tls: ssl.SSLContext | None = None
+
+    @classmethod
+    def of_environment(cls, origin: str, tls: ssl.SSLContext | None) -> Self:
+        """Through the proxy that the environment names for this origin, if any. Raises ConfigError."""
+        parts = urlsplit(origin)
+        proxies = getproxies()
+        proxy = proxies.get(parts.scheme) or proxies.get("all")
+        if not proxy or proxy_bypass(parts.netloc) or proxy_bypass(parts.hostname or ""):
+            return cls(tls=tls)
+        url = URL(proxy if "://" in proxy else f"http://{proxy}")
+        if url.scheme != "http" or not url.host:
+            raise ConfigError(
+                f"The environment names a proxy for {parts.scheme} that does not begin with http://, and"
+                " upstream.trust_env says to use it. Name another one, or put the server's host into NO_PROXY."
+            )
+        return cls(proxy=url, tls=tls)
+
+
+DIRECT: Final = Way()
+
+
+class Begun(aiohttp.ClientConnectionError):
+    """The connection went away behind the first byte of an answer and before the end of its head."""
+
+
+class Line(ResponseHandler):
+    """The library's connection, which also knows whether the upstream has said anything to the newest request.
+
+    What it has begun to answer it has taken in, and must not get again. An answer that stops being HTTP breaks off: the
+    library closes the connection and leaves the reader waiting. `calls` counts the requests that it has carried.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._has_begun = False
+        self.calls = 0
+
+    def expect(self, *, has_body: bool, idle: float) -> None:
+        """Be ready for the answer to another request, whose pieces come within `idle` seconds of each other."""
+        self._has_begun = False
+        self.calls += 1
+        self.set_response_params(
+            skip_payload=not has_body,
+            read_until_eof=True,
+            auto_decompress=False,  # the client gets the bytes that its Accept-Encoding asked for (B93)
+            read_timeout=idle,
+            max_line_size=LINE_BYTES,
+            max_field_size=LINE_BYTES,
+            max_headers=MOST_HEADERS,
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of an answer, interim ones included."""
+        self._has_begun = self._has_begun or bool(data)
+        super().data_received(data)
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
+        """What whoever waits for the head of the answer is told, and who reads its body where that stops being HTTP."""
+        if self._has_begun and isinstance(exc, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+            exc, exc_cause = Begun(), exc
+        super().set_exception(exc, exc if exc_cause is None else exc_cause)
+        if self._payload is not None and isinstance(exc, HttpProcessingError):
+            self._payload.set_exception(aiohttp.ClientPayloadError("no more HTTP"))
+
+    async def hear(self) -> None:
+        """Let the loop read what has come. A write that finds the connection closed would lose a refusal (B120)."""
+        await asyncio.sleep(0)
+        for _ in range(_TURNS):
+            if self.transport is None or self._reading_paused:
+                return
+            waiting = select.poll()
+            waiting.register(self.transport.get_extra_info("socket"), select.POLLIN)
+            if not waiting.poll(0):
+                return
+            await asyncio.sleep(0)
+
+    async def drain(self) -> None:
+        """Wait until the kernel has taken what was written. Raises ConnectionError."""
+        await self._drain_helper()
+
+
+class Place:
+    """Where calls go: `host` is the value of `Host`, `prefix` what stands before the path in a request line."""
+
+    __slots__ = ("asked", "host", "prefix")
+
+    def __init__(self, origin: str, way: Way) -> None:
+        self.asked = ClientRequest(
+            hdrs.METH_GET,
+            URL(origin),
+            loop=asyncio.get_running_loop(),
+            proxy=way.proxy,  # not the library's trust_env, which would also send credentials out of a .netrc
+            ssl=way.tls or True,  # True: the certificate is verified, by the system's authorities
+        )
+        is_for_proxy = way.proxy is not None and not self.asked.is_ssl()
+        self.host = self.asked.headers[hdrs.HOST].encode()
+        self.prefix = origin.encode() if is_for_proxy else b""
+
+    @property
+    def credential(self) -> bytes:
+        """For the proxy that gets the request itself; empty where there is none."""
+        return self.asked.headers.get(hdrs.PROXY_AUTHORIZATION, "").encode() if self.prefix else b""
+
+
+class Taken:
+    """A connection for one call.
+
+    `was_used`: it has carried a call before, so that the server may just be closing it. `closes`: it will carry no
+    other one.
+    """
+
+    __slots__ = ("_connection", "closes", "line", "place", "was_used")
+
+    def __init__(self, connection: Connection, place: Place, *, closes: bool) -> None:
+        line = connection.protocol
+        assert isinstance(line, Line)
+        self._connection = connection
+        self.line = line
+        self.place = place
+        self.was_used = line.calls > 0
+        self.closes = closes
+
+    def close(self) -> None:
+        """End it, also what was written and not taken yet; nothing where it was given back."""
+        if self._connection.protocol is None:
+            return
+        if self.line.transport is not None and self.line.writing_paused:
+            self.line.transport.abort()
+        self._connection.close()
+
+    def give_back(self) -> None:
+        """Keep it for the next call, where it can carry one."""
+        self._connection.release()
+
+
+class Connections:
+    """Connections to the servers that one way leads to. To be used as `async with`, which closes them."""
+
+    def __init__(self, timeouts: Timeouts, way: Way = DIRECT) -> None:
+        self._way = way
+        self._timeout = aiohttp.ClientTimeout(connect=timeouts.connect, sock_connect=timeouts.connect)
+        self._pooled: aiohttp.BaseConnector | None = None
+        self._fresh: aiohttp.BaseConnector | None = None
+        self._places: dict[str, Place] = {}  # of the configured upstream, and that of side calls
+
+    async def __aenter__(self) -> Self:
+        self._pooled = self._connector(reuse=True)
+        self._fresh = self._connector(reuse=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connector in (self._pooled, self._fresh):
+            if connector is not None:
+                await connector.close()
+        self._pooled = self._fresh = None
+
+    async def take(self, origin: str, *, fresh: bool) -> Taken:
+        """A connection to this origin, of those that are kept or a `fresh` one that is not kept.
+
+        Raises aiohttp.ClientError and OSError.
+        """
+        connector = self._fresh if fresh else self._pooled
+        if connector is None:
+            raise RuntimeError("An Upstream makes calls only inside its `async with`.")
+        place = self._places.get(origin)
+        if place is None:
+            place = self._places[origin] = Place(origin, self._way)
+        try:
+            connection = await connector.connect(place.asked, [], self._timeout)
+        except TimeoutError as cause:
+            raise aiohttp.ConnectionTimeoutError from cause
+        return Taken(connection, place, closes=fresh)
+
+    def _connector(self, *, reuse: bool) -> aiohttp.BaseConnector:
+        idle = _IDLE_CONNECTION if reuse else None
+        connector: aiohttp.BaseConnector
+        if self._way.path:
+            connector = aiohttp.UnixConnector(
+                self._way.path, limit=0, force_close=not reuse, keepalive_timeout=idle
+            )
+        else:
+            connector = aiohttp.TCPConnector(
+                limit=0,  # 100 by default, and the rest would queue in silence: how many there are the clients decide
+                ttl_dns_cache=_DNS_CACHE,
+                happy_eyeballs_delay=0.25,  # `localhost` is often ::1 first where the server has only 127.0.0.1 (B102)
+                force_close=not reuse,
+                keepalive_timeout=idle,
+            )
+        connector._factory = partial(_line, asyncio.get_running_loop())
+        return connector
+
+
+def _line(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return Line(loop)
+
+
+def is_listened_on(path: str) -> bool:
+    """Whether a process listens on this Unix socket, or may do so for all that can be told."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # one whose queue is full would keep us waiting
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
