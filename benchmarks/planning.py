@@ -25,9 +25,9 @@ from typing import Any
 import msgspec
 
 from proxy.config import LogOptions
-from proxy.context.conversation import Reader
 from proxy.context.edits import Edits
 from proxy.context.policy import Mode, ModelPolicy
+from proxy.context.reader import Reader
 from proxy.edge import logs
 from proxy.edge.tokenizer import Tokenizer
 from proxy.exchange import (

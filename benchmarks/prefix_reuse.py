@@ -38,8 +38,9 @@ from typing import Protocol
 from benchmarks.recorded import Half, Scales, messages_of, outgrows, upstream_count
 from proxy.context import rawjson
 from proxy.context.budget import Budget, work_out
-from proxy.context.conversation import Conversation, Message, Reader, read_message
+from proxy.context.conversation import Conversation, Message, read_message
 from proxy.context.policy import ModelPolicy
+from proxy.context.reader import Reader
 from proxy.context.strategies import NAMES
 from proxy.context.summary import OVERHEAD
 from proxy.demo.counting import Count

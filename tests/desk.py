@@ -9,9 +9,9 @@ from proxy import exchange
 from proxy.context import calibration, summary, tokens
 from proxy.context.budget import Window
 from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration, CalibrationPolicy
-from proxy.context.conversation import Reader
 from proxy.context.edits import Edits, decode, encode
 from proxy.context.policy import Mode, ModelPolicy
+from proxy.context.reader import Reader
 from proxy.exchange import (
     Accepted,
     Ask,

@@ -15,8 +15,8 @@ import msgspec
 
 from proxy.config import Config
 from proxy.context import rawjson
-from proxy.context.conversation import Reader
 from proxy.context.rawjson import NotJSON
+from proxy.context.reader import Reader
 from proxy.context.tokens import Category, encoding_for
 from proxy.edge.measuring import measured
 from proxy.edge.performer import Measures, Remembers

@@ -5,7 +5,6 @@ markers, a string or one text part). The system head is outside the chain: agent
 is the same on every machine and after every restart.
 """
 
-import hashlib
 from collections.abc import Sequence
 
 from proxy.context.conversation import Message, digest_of
@@ -21,6 +20,6 @@ def chain(history: Sequence[Message], start: bytes) -> tuple[str, ...]:
     link = start
     names = []
     for message in history:
-        link = hashlib.blake2b(link + message.digest, digest_size=16).digest()
-        names.append(link.hex())
+        link, name = message.link(link)
+        names.append(name)
     return tuple(names)

@@ -9,7 +9,6 @@ assistant message or a real user message, and never inside a round.
 import hashlib
 import json
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
@@ -68,6 +67,10 @@ class Media:
     after: int = 0
 
 
+_MOST_LINKS: Final = 8
+"""Places in chains that a message remembers; one that many conversations hold has more."""
+
+
 @dataclass(frozen=True)
 class Message:
     """One element of `messages`: the raw bytes, and a reading of them."""
@@ -92,6 +95,37 @@ class Message:
         ]
         counts = (str(len(calls)), str(len(media)))
         return digest_of(self.role, self.text, self.refusal, self.name, self.answers, *counts, *calls, *media)
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """16 bytes over the raw bytes, for whoever remembers something of this very message."""
+        return hashlib.blake2b(self.raw, digest_size=16).digest()
+
+    @property
+    def has_fingerprint(self) -> bool:
+        """Whether it was made already; of a long message it takes its time."""
+        return "fingerprint" in vars(self)
+
+    def remember_fingerprint(self, digest: bytes) -> None:
+        """Take it as made elsewhere."""
+        vars(self)["fingerprint"] = digest
+
+    @cached_property
+    def _links(self) -> dict[bytes, tuple[bytes, str]]:
+        return {}
+
+    def link(self, before: bytes) -> tuple[bytes, str]:
+        """The link behind this one in a chain of digests, and its name in hexadecimal digits.
+
+        Found once: a message that is sent again mostly stands behind the same ones.
+        """
+        known = self._links.get(before)
+        if known is None:
+            link = hashlib.blake2b(before + self.digest, digest_size=16).digest()
+            if len(self._links) >= _MOST_LINKS:
+                self._links.clear()
+            known = self._links[before] = (link, link.hex())
+        return known
 
     @cached_property
     def around_content(self) -> tuple[bytes, bytes] | None:
@@ -181,50 +215,6 @@ class Conversation:
 
     def _round_of(self, index: int) -> Round:
         return self.rounds[bisect_right(self.rounds, index, key=lambda r: r.start) - 1]
-
-
-MOST_NEW_VALUES: Final = 200_000
-"""JSON values of messages that are decoded at once. Ten thousand messages have less than half, and one that is made to
-be slow costs ten microseconds."""
-
-
-class Reader:
-    """Reads messages with a memory for those seen before, since clients resend everything with every request.
-
-    Bounded by the memory that it takes, least recently used first out. One serves a whole process, on one thread.
-    """
-
-    def __init__(self, most_bytes: int = 64 * 1024 * 1024) -> None:
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._seen: OrderedDict[bytes, Message] = OrderedDict()
-
-    def read(self, raws: Sequence[bytes]) -> Conversation:
-        """The conversation of a request's raw messages.
-
-        Raises `rawjson.NotJSON` when one cannot be decoded, `rawjson.TooManyValues` when too much is new.
-        """
-        unseen = b",".join([raw for raw in raws if raw not in self._seen])
-        if rawjson.has_more_values(unseen, MOST_NEW_VALUES):
-            raise rawjson.TooManyValues("too many new values")
-        return conversation_of([self._message(raw) for raw in raws])
-
-    def _message(self, raw: bytes) -> Message:
-        message = self._seen.get(raw)
-        if message is not None:
-            self._seen.move_to_end(raw)
-            return message
-        message = read_message(raw)
-        self._seen[raw] = message
-        self._bytes += _footprint(raw)
-        while self._bytes > self._most_bytes:
-            self._bytes -= _footprint(self._seen.popitem(last=False)[0])
-        return message
-
-
-def _footprint(raw: bytes) -> int:
-    """Bytes of memory for a message, about: its raw bytes, its texts, and the objects around them."""
-    return 2 * len(raw) + 1200
 
 
 def read(raws: Sequence[bytes]) -> Conversation:

@@ -118,7 +118,11 @@ def replace(document: bytes, values: Mapping[str, bytes]) -> bytes:
 
     Every other byte stays. Of a repeated key each occurrence is exchanged, so that no reader sees the old value.
     """
-    found = spans(document)
+    return exchanged(document, spans(document), values)
+
+
+def exchanged(document: bytes, found: Sequence[Span], values: Mapping[str, bytes]) -> bytes:
+    """The same where the places of the members are known."""
     pieces: list[bytes] = []
     position = document.index(b"{") + 1
     pieces.append(document[:position])

@@ -66,19 +66,22 @@ def _is_sound(history: Sequence[Message]) -> bool:
 
     Calls of the newest message are in flight, or a prefill.
     """
-    waiting: set[_Key] = set()
+    waiting: frozenset[_Key] = _NONE
     for message in history:
         if message.role in _RESULTS:
             if (said := _said(message)) not in waiting:
                 return False
-            waiting.remove(said)
+            waiting = waiting - {said} if len(waiting) > 1 else _NONE
         elif waiting:
             return False
         elif message.calls and message.is_assistant:
-            waiting = {_asked(call) for call in message.calls}
+            waiting = frozenset(map(_asked, message.calls))
             if len(waiting) < len(message.calls):
                 return False
     return not waiting or history[-1].is_assistant
+
+
+_NONE: Final[frozenset[_Key]] = frozenset()
 
 
 def _asked(call: Call) -> _Key:

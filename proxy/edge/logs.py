@@ -103,7 +103,13 @@ def place(fault: BaseException) -> str:
 
 def redact(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     """Hide credentials in every value of an event, however deep."""
-    return {key: _redacted(key, value) for key, value in event.items()}
+    return {
+        key: value if type(value) in _HARMLESS and key not in _SECRET_NAMES else _redacted(key, value)
+        for key, value in event.items()
+    }
+
+
+_HARMLESS: Final = frozenset({type(None), bool, int, float})
 
 
 def _redacted(name: object, value: object) -> Any:

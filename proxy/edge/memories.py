@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -59,6 +60,8 @@ class Memories:
         self._upstream = upstream
         self._shared = shared
         self._lessons = Lessons(store, interval=interval)
+        self._usual_key = lru_cache(maxsize=1024)(_key)
+        self._decoded = lru_cache(maxsize=256)(_calibration)
 
     async def recall(self, model: str, chain: Sequence[str], opening: str = "", who: str = "") -> Memory:
         """The newest checkpoint on this chain, the summaries that wait on it, and what was learned of the model."""
@@ -71,23 +74,18 @@ class Memories:
             values = [*[None] * (2 * len(chain)), *map(self._lessons.latest, learned)]
         known, refusal, anchors, window = map(self._lessons.seen, learned, values[-len(learned) :])
         checkpoints, texts = values[: len(chain)], values[len(chain) : -len(learned)]
-        key, edits = _newest(chain, checkpoints)
+        kept = [at for at in range(len(chain)) if checkpoints[at] is not None or texts[at] is not None]
+        key, edits = _newest(chain, checkpoints) if kept else (None, None)
         return Memory(
             edits=edits,
             checkpoint_id=key,
-            summaries={
-                each: text for each, value in zip(chain, texts, strict=True) if (text := _text(value))
-            },
+            summaries={chain[at]: text for at in kept if (text := _text(texts[at]))},
             may_ask=self._shared(),
-            calibration=_calibration(known),
+            calibration=self._decoded(known),
             anchors=_anchors(anchors),
             window=self._window(window),
             refuses_usage=refusal is not None,
-            kept=tuple(
-                each
-                for each, *stored in zip(chain, checkpoints, texts, strict=True)
-                if stored != [None, None]
-            ),
+            kept=tuple(chain[at] for at in kept),
         )
 
     async def learn(self, lesson: Learn, policy: CalibrationPolicy) -> None:
@@ -141,8 +139,17 @@ class Memories:
         return Window(proved.tokens, proved.source) if proved.tokens else None
 
     def _key(self, kind: str, model: str) -> str:
-        names = msgspec.json.encode([self._upstream, model.encode("utf-8", "surrogatepass")])
-        return f"{kind}:{hashlib.blake2b(names, digest_size=16).hexdigest()}"
+        usual = len(model) <= _USUAL_NAME  # a longer one is not worth keeping
+        return (self._usual_key if usual else _key)(self._upstream, kind, model)
+
+
+_USUAL_NAME: Final = 200
+"""Characters of a model's name up to which it is worth keeping."""
+
+
+def _key(upstream: str, kind: str, model: str) -> str:
+    names = msgspec.json.encode([upstream, model.encode("utf-8", "surrogatepass")])
+    return f"{kind}:{hashlib.blake2b(names, digest_size=16).hexdigest()}"
 
 
 _SUMMARY: Final = "summary"

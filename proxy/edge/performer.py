@@ -9,11 +9,11 @@ runs to its end.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Protocol, TypeVar, assert_never
+from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from proxy.context.budget import Window
 from proxy.context.calibration import CalibrationPolicy
@@ -94,16 +94,44 @@ class Overdue(Exception):
     """Our own work took longer than it may."""
 
 
-async def in_time(work: Awaitable[T], until: float) -> T:
+async def in_time(work: Coroutine[Any, Any, T], until: float) -> T:
     """What comes of it by then, by the loop's clock; what need not wait for anything is never late. Raises Overdue."""
+    try:
+        waits_for = work.send(None)
+    except StopIteration as end:
+        done: T = end.value
+        return done  # nearly always, and then no timer was set
     bound = asyncio.timeout_at(until)
     try:
         async with bound:
-            return await work
+            return await _Begun(work, waits_for)
     except TimeoutError as late:
         if not bound.expired():
             raise
         raise Overdue from late
+
+
+class _Begun(Generator[Any, Any, T]):
+    """What is awaited has taken its first step already, and waits for this."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
+        self._work = work
+        self._waits_for = waits_for
+        self._is_first = True
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self
+
+    def send(self, outcome: Any) -> Any:
+        """Go on; at first hand out what was waited for."""
+        if self._is_first:
+            self._is_first = False
+            return self._waits_for
+        return self._work.send(outcome)
+
+    def throw(self, *thrown: Any) -> Any:
+        """Go on by an exception, a cancellation for one."""
+        return self._work.throw(*thrown)
 
 
 class Remembers(Protocol):
@@ -258,7 +286,7 @@ class Performer:
         """Perform it within what is left of the time for our own work."""
         return await in_time(self._perform(command), self._until)
 
-    def _perform(self, command: Command) -> Awaitable[Outcome]:
+    def _perform(self, command: Command) -> Coroutine[Any, Any, Outcome]:
         match command:
             case LookUp() | Discover() | Measure() | Count():
                 return self._find_out(command)
@@ -277,7 +305,7 @@ class Performer:
             case _:
                 assert_never(command)
 
-    def _find_out(self, question: Question) -> Awaitable[Outcome]:
+    def _find_out(self, question: Question) -> Coroutine[Any, Any, Outcome]:
         match question:
             case LookUp():
                 return self._recall(question)

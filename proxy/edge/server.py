@@ -10,15 +10,15 @@ import asyncio
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from aiohttp import hdrs, web
 from structlog.typing import FilteringBoundLogger
 
 from proxy.config import Config, Tenant
-from proxy.context.conversation import Reader
-from proxy.context.policy import Mode
+from proxy.context.policy import Mode, ModelPolicy
+from proxy.context.reader import Reader
 from proxy.context.tokens import encoding_for
 from proxy.edge import admin, encodings, headers, tunnel
 from proxy.edge.downstream import ClientGone, Downstream, relay
@@ -99,6 +99,7 @@ class Server:
         self._stopping = False
         self._default_mode = Mode.OFF if all(rule.policy.mode is Mode.OFF for rule in config.models) else None
         self._windows = Windows(config, log)
+        self._usual_policy = lru_cache(maxsize=1024)(config.policy_for)
         self.unmanaged: Counter[str] = Counter()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -257,7 +258,7 @@ class Server:
             await self._pass(visit, body)
             return
         visit.model = request.model
-        policy = self._config.policy_for(request.model)
+        policy = self._policy_for(request.model)
         visit.mode = mode = visit.mode or policy.mode
         if mode is Mode.OFF:
             await self._pass(visit, body)
@@ -275,8 +276,12 @@ class Server:
         kept = (*performer.kept, performer.prepared)
         self._around.ledger.of(visit.admitted.holder).note(performer.chain, visit.verdict, kept)
 
+    def _policy_for(self, model: str) -> ModelPolicy:
+        usual = len(model) <= MODEL_CHARACTERS  # a longer name is not worth keeping
+        return self._usual_policy(model) if usual else self._config.policy_for(model)
+
     def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
-        policy = self._config.policy_for(request.model)
+        policy = self._policy_for(request.model)
         summary_model = self._config.side_calls.model or ""
         tenant = self._tenant(visit)
         return Terms(
@@ -286,7 +291,7 @@ class Server:
             tenant=tenant,
             count=partial(self._around.tokenizer.count, encoding=encoding_for(request.model)),
             summary_model=summary_model,
-            summary_window=self._config.policy_for(summary_model).window if summary_model else None,
+            summary_window=self._policy_for(summary_model).window if summary_model else None,
             reasoning_effort=self._config.side_calls.reasoning_effort or "",
             told=None if policy.window else self._around.discovery.known(f"{tenant}:{request.model}"),
         )

@@ -15,7 +15,7 @@ import os
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -207,23 +207,17 @@ class _Parts:
     extras: Sequence[bytes]
     model: str
 
-    def identities(self, encoding: str) -> Iterator[tuple[bytes, bytes]]:
-        """Of each part a seed and its raw bytes, which together decide on its size.
+    def keys(self, encoding: str) -> list[bytes]:
+        """Of each part the key under which its size is remembered: what it is counted as, and its very bytes.
 
         Text costs the same for all models of an encoding; pictures and tools do not.
         """
-        text, picture, extra = (
-            hashlib.blake2b(repr(names).encode("ascii", "backslashreplace"), digest_size=16).digest()
-            for names in (
-                ("text", encoding),
-                ("picture", encoding, pictures.bare_name(self.model)),
-                ("extra", encoding, pictures.bare_name(self.model)),
-            )
+        name = pictures.bare_name(self.model)
+        text, picture, extra = map(
+            _seed, (("text", encoding), ("picture", encoding, name), ("extra", encoding, name))
         )
-        for message in self.messages:
-            yield picture if message.media else text, message.raw
-        for raw in self.extras:
-            yield extra, raw
+        keys = [(picture if message.media else text) + message.fingerprint for message in self.messages]
+        return keys + [extra + hashlib.blake2b(raw, digest_size=16).digest() for raw in self.extras]
 
     def weight(self, number: int) -> int:
         """Raw bytes of a part."""
@@ -236,6 +230,10 @@ class _Parts:
         if beyond < 0:
             return tokens.message_size(self.messages[number], count, self.model)
         return Size(tokens.extras_size([self.extras[beyond]], count, self.model), 0, Category.OTHER)
+
+
+def _seed(names: tuple[str, ...]) -> bytes:
+    return hashlib.blake2b(repr(names).encode("ascii", "backslashreplace"), digest_size=16).digest()
 
 
 class Tokenizer:
@@ -281,9 +279,15 @@ class Tokenizer:
         encoding = tokens.encoding_for(model)
         await self._loaded(encoding)
         parts = _Parts(messages, extras, model)
-        keys = await _keys(parts.identities(encoding))
-        found = await self._found(parts, keys, partial(self.count, encoding=encoding))
-        sizes = [found[key] for key in keys]
+        await _fingerprinted(messages)
+        keys = parts.keys(encoding)
+        remembered = list(map(self._sizes.get, keys))
+        new = {key: at for at, (key, size) in enumerate(zip(keys, remembered, strict=True)) if size is None}
+        for key in keys:
+            if key not in new:
+                self._sizes.move_to_end(key)
+        found = await self._counted(parts, new, partial(self.count, encoding=encoding)) if new else {}
+        sizes = [found[key] if size is None else size for key, size in zip(keys, remembered, strict=True)]
         return tuple(sizes[: len(messages)]), sum(size.tokens for size in sizes[len(messages) :])
 
     def close(self) -> None:
@@ -313,24 +317,20 @@ class Tokenizer:
             )
         return encoder
 
-    async def _found(self, parts: _Parts, keys: Sequence[bytes], count: Count) -> dict[bytes, Size]:
-        """The size of each part: remembered, measured now, or measured in a thread that others may await."""
-        found = {key: size for key in keys if (size := self._sizes.get(key)) is not None}
-        for key in found:
-            self._sizes.move_to_end(key)
-        jobs = {job for key in keys if (job := self._running.get(key)) is not None}
-        new = {
-            key: number for number, key in enumerate(keys) if key not in found and key not in self._running
-        }
-        if sum(map(parts.weight, new.values())) > self._inline_bytes:
-            jobs.add(self._start(parts, new, count))
-        elif new:
-            sizes = _measure(parts, new, count)
-            self._remember(sizes)
-            found |= sizes
+    async def _counted(self, parts: _Parts, new: Mapping[bytes, int], count: Count) -> dict[bytes, Size]:
+        """The sizes of parts, by key and number, that nobody remembers: measured now, or in a thread that others may
+        await."""
+        jobs = {job for key in new if (job := self._running.get(key)) is not None}
+        mine = {key: at for key, at in new.items() if key not in self._running}
+        found: dict[bytes, Size] = {}
+        if sum(map(parts.weight, mine.values())) > self._inline_bytes:
+            jobs.add(self._start(parts, mine, count))
+        elif mine:
+            found = _measure(parts, mine, count)
+            self._remember(found)
         for job in jobs:
             # Who stops waiting must not take the result from the others.
-            found |= await asyncio.shield(job)
+            found = found | await asyncio.shield(job)
         return found
 
     def _start(self, parts: _Parts, new: Mapping[bytes, int], count: Count) -> _Job:
@@ -355,24 +355,22 @@ def _measure(parts: _Parts, new: Mapping[bytes, int], count: Count) -> dict[byte
     return {key: parts.measure(number, count) for key, number in new.items()}
 
 
-async def _keys(identities: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """A digest of each part, 16 bytes. The event loop has a turn after 256 parts or two megabytes."""
-    keys: list[bytes] = []
+async def _fingerprinted(messages: Sequence[Message]) -> None:
+    """Have the digests of all messages made; the event loop has a turn after 256 of them or two megabytes."""
     hashed = 0
-    for seed, raw in identities:
-        if len(raw) <= _HASHED_AT_ONCE:
-            keys.append(hashlib.blake2b(raw, digest_size=16, key=seed).digest())
-            hashed += len(raw) + _HASHED_AT_ONCE // _KEYS_AT_ONCE
+    for message in [each for each in messages if not each.has_fingerprint]:
+        if len(message.raw) > _HASHED_AT_ONCE:
+            message.remember_fingerprint(await _digest_of_large(message.raw))
         else:
-            keys.append(await _key_of_large(seed, raw))
+            hashed += _HASHED_AT_ONCE // _KEYS_AT_ONCE + len(message.raw)
+            assert message.fingerprint  # which makes it
         if hashed >= _HASHED_AT_ONCE:
             hashed = 0
             await asyncio.sleep(0)
-    return keys
 
 
-async def _key_of_large(seed: bytes, raw: bytes) -> bytes:
-    state = hashlib.blake2b(digest_size=16, key=seed)
+async def _digest_of_large(raw: bytes) -> bytes:
+    state = hashlib.blake2b(digest_size=16)
     for start in range(0, len(raw), _HASHED_AT_ONCE):
         state.update(memoryview(raw)[start : start + _HASHED_AT_ONCE])
         await asyncio.sleep(0)

@@ -36,6 +36,8 @@ _KEPT_BYTES: Final = 64 * 1024
 
 async def next_piece(content: StreamReader, patience: float) -> bytes:
     """The next bytes of a client's body, none at its end. Raises ClientStalled when none come for so many seconds."""
+    if content.exception() is None and ((piece := content.read_nowait()) or content.is_eof()):
+        return piece  # nearly always all of it is there, and then no timer is set
     try:
         async with asyncio.timeout(patience):
             return await content.readany()

@@ -247,7 +247,7 @@ class Case:
         """The client's body with these messages."""
         if seen is self.request.conversation:
             return self.request.body
-        return chat.with_members(self.request.body, {"messages": chat.messages_member(seen)})
+        return chat.with_members(self.request, {"messages": chat.messages_member(seen)})
 
     def with_count(self, raw: int, tokens: int | None) -> "Case":
         """The same with what the upstream counted of a prompt of so many raw tokens."""

@@ -32,9 +32,9 @@ class Changes:
             return cls({})
         return cls({STREAM_OPTIONS: chat.usage_member(request)}, (USAGE,), True)
 
-    def applied_to(self, body: bytes) -> bytes:
-        """The body with these members."""
-        return chat.with_members(body, self.members) if self.members else body
+    def applied_to(self, request: ChatRequest) -> bytes:
+        """The body of the request with these members."""
+        return chat.with_members(request, self.members)
 
     def without_usage(self) -> "Changes":
         """The same for an upstream that refuses `stream_options`."""

@@ -72,7 +72,7 @@ def _sent_at_once(known: Sound, terms: Terms) -> Generator[Command, Outcome, Ver
     if window is None:
         return None
     changes = small.changes(known, terms, memory)
-    answer = yield Send(changes.applied_to(known.request.body), changes.strip_usage)
+    answer = yield Send(changes.applied_to(known.request), changes.strip_usage)
     if isinstance(answer, Refused):
         return answer
     verdict = small.verdict(known, terms, window, changes)
@@ -184,7 +184,7 @@ class _Going:
         """The same for an upstream that refuses `stream_options`."""
         changes = self.changes.without_usage()
         verdict = replace(self.verdict, actions=changes.actions(self.edits))
-        return replace(self, changes=changes, verdict=verdict, body=changes.applied_to(request.body))
+        return replace(self, changes=changes, verdict=verdict, body=changes.applied_to(request))
 
 
 def _minds_usage(going: _Going, answer: Refused) -> bool:
@@ -203,7 +203,7 @@ def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Ou
     reason = case.reason(verdict)
     verdict = replace(verdict, actions=changes.actions(edits), reason=reason, recovered=recovered)
     _refuse_overflow(verdict, case.terms)
-    return _Going(draft, edits, checkpoint_id, verdict, changes, changes.applied_to(case.request.body))
+    return _Going(draft, edits, checkpoint_id, verdict, changes, changes.applied_to(case.request))
 
 
 def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draft, Edits, str | None]]:

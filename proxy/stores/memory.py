@@ -31,7 +31,8 @@ class MemoryStore:
     async def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values in the order of the keys; reading keeps an entry young."""
         self._trim()
-        return [self._used(key) for key in keys]
+        found = list(map(self._entries.get, keys))  # nearly all of many keys are absent
+        return [None if entry is None else self._used(key) for key, entry in zip(keys, found, strict=True)]
 
     async def write(self, values: Mapping[str, bytes]) -> None:
         """These values under their keys from now on."""

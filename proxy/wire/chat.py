@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from proxy.context import rawjson
-from proxy.context.conversation import Conversation, Reader, read_message
-from proxy.context.rawjson import NotJSON
+from proxy.context.conversation import Conversation, read_message
+from proxy.context.rawjson import NotJSON, Span
+from proxy.context.reader import Reader, Recognised
 from proxy.context.summary import Order
 from proxy.wire.usage import Usage, read_usage
 
@@ -59,6 +60,7 @@ class ChatRequest:
     """One chat request. `output_limit` is in tokens; `output_limit_name` the member that says so, or empty."""
 
     body: bytes
+    places: tuple[Span, ...]
     model: str
     conversation: Conversation
     extras: tuple[bytes, ...]
@@ -103,10 +105,12 @@ def read(body: bytes, reader: Reader) -> ChatRequest:
 
 
 def _read(body: bytes, reader: Reader) -> ChatRequest:
-    if rawjson.has_more_values(body, MOST_VALUES):
+    known = reader.recognise(body)
+    rest = body[: known.start] + body[known.stop :] if known.entries else body
+    if rawjson.has_more_values(rest, MOST_VALUES):
         raise rawjson.TooManyValues("too many values in all")
-    spans = rawjson.spans(body, MOST_MEMBERS)
-    fields = {span.key: body[span.start : span.stop] for span in spans}
+    spans = rawjson.spans(rest, MOST_MEMBERS)
+    fields = {span.key: rest[span.start : span.stop] for span in spans}
     if len(fields) < len(spans):
         # Parsers differ in which of two equal keys they take; we would judge another request than the upstream.
         raise NotManaged("repeated_key")
@@ -115,17 +119,33 @@ def _read(body: bytes, reader: Reader) -> ChatRequest:
     if not all(rawjson.is_text(raw) for key, raw in fields.items() if key != "messages"):
         raise NotJSON("no UTF-8")  # of the messages each is decoded
     messages = rawjson.elements(fields["messages"])
-    if len(messages) > MOST_MESSAGES:
+    if len(known.entries) + len(messages) > MOST_MESSAGES:
         raise rawjson.TooManyValues("too many messages")
-    return _request(body, fields, reader.read(messages))
+    head = known.head or body[: next(span.start for span in spans if span.key == "messages") + 1]
+    conversation = reader.read(messages, known, head)
+    return _request(body, _moved(spans, known), fields, conversation)
 
 
-def _request(body: bytes, fields: Mapping[str, bytes], conversation: Conversation) -> ChatRequest:
+def _moved(spans: Sequence[Span], known: Recognised) -> tuple[Span, ...]:
+    """The places of members in the whole body, where those in the body without the recognised messages are known."""
+    start, removed = known.start, known.stop - known.start
+    if not known.entries:
+        return tuple(spans)
+    return tuple(
+        Span(key, first + removed * (first >= start), stop + removed * (stop >= start))
+        for key, first, stop in spans
+    )
+
+
+def _request(
+    body: bytes, places: tuple[Span, ...], fields: Mapping[str, bytes], conversation: Conversation
+) -> ChatRequest:
     options = fields.get("stream_options", b"")
     limits = {name: _tokens(fields[name]) for name in OUTPUT_LIMITS if name in fields}
     name = next((name for name in OUTPUT_LIMITS if limits.get(name) is not None), "")
     return ChatRequest(
         body=body,
+        places=places,
         model=_name(fields.get("model", b"null")),
         conversation=conversation,
         extras=tuple(fields[name] for name in EXTRAS if name in fields),
@@ -157,9 +177,9 @@ def _wants_usage(options: bytes) -> bool:
 # --- changing ---------------------------------------------------------------------------------------------
 
 
-def with_members(body: bytes, changed: Mapping[str, bytes]) -> bytes:
+def with_members(request: ChatRequest, changed: Mapping[str, bytes]) -> bytes:
     """The client's bytes with these members exchanged or added; the very bytes when there are none."""
-    return rawjson.replace(body, changed) if changed else body
+    return rawjson.exchanged(request.body, request.places, changed) if changed else request.body
 
 
 def messages_member(view: Conversation) -> bytes:

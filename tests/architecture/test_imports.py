@@ -64,6 +64,7 @@ CONTEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "view": _MESSAGES | {"pictures", "clip", "edits"},
         "repair": _MESSAGES | {"policy"},
         "checkpoint": _MESSAGES,
+        "reader": _MESSAGES,
         "tokens": _MESSAGES | {"pictures"},
         "pictures": _MESSAGES,
         "invariants": _MESSAGES | {"edits"},

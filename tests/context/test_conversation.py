@@ -149,17 +149,3 @@ def test_b41_any_json_value_in_any_field_gives_a_conversation(messages: list[obj
 @given(conversations())
 def test_where_the_first_round_ends_is_known_without_finding_all(talk: Conversation) -> None:
     assert talk.first_stop == (talk.rounds[0].stop if talk.rounds else 0)
-
-
-def test_only_what_is_new_counts_against_the_values_that_are_decoded_at_once() -> None:
-    def message(name: str, values: int) -> bytes:
-        return b'{"role":"user","content":"%b","odd":[%b0]}' % (name.encode(), b"0," * values)
-
-    reader, most = conversation.Reader(), conversation.MOST_NEW_VALUES
-    first, second = message("a", most * 2 // 3), message("b", most * 2 // 3)
-    assert len(reader.read([first]).history) == 1
-    assert len(reader.read([first, second]).history) == 2
-    with pytest.raises(rawjson.TooManyValues):
-        reader.read([first, second, message("c", most)])
-    with pytest.raises(rawjson.TooManyValues):
-        conversation.Reader().read([first, second])

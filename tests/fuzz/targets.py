@@ -15,9 +15,10 @@ from random import Random
 from typing import Any, Final
 
 from proxy.context import rawjson, tokens
-from proxy.context.conversation import Conversation, Reader
+from proxy.context.conversation import Conversation
 from proxy.context.policy import Orphans
 from proxy.context.rawjson import NotJSON
+from proxy.context.reader import Reader
 from proxy.context.repair import repair
 from proxy.edge.encodings import Bound, Decoder, Undecodable
 from proxy.wire import chat
@@ -52,10 +53,10 @@ def request(data: bytes) -> Hashable:
     value: dict[str, Any] = json.loads(data)
     raws = [message.raw for message in read.conversation.messages]
     assert same([json.loads(raw) for raw in raws], value["messages"])
-    assert chat.read(data, reader).conversation == read.conversation
+    assert chat.read(data, reader) == read  # now that it is recognised
     again = chat.read(data, Reader()).conversation
     assert [m.digest for m in again.messages] == [m.digest for m in read.conversation.messages]
-    _put_together(data, read, value)
+    _put_together(read, value)
     _whole(read.conversation)
     for orphans in Orphans:
         _repaired(read.conversation, orphans)
@@ -63,11 +64,11 @@ def request(data: bytes) -> Hashable:
     return kinds, read.stream, read.wants_usage, read.output_limit_name, bool(read.model)
 
 
-def _put_together(data: bytes, read: ChatRequest, value: dict[str, Any]) -> None:
+def _put_together(read: ChatRequest, value: dict[str, Any]) -> None:
     messages = {"messages": chat.messages_member(read.conversation)}
-    assert same(json.loads(chat.with_members(data, messages)), value)
+    assert same(json.loads(chat.with_members(read, messages)), value)
     options = json.loads(chat.usage_member(read))
-    spliced = json.loads(chat.with_members(data, {"stream_options": chat.usage_member(read)}))
+    spliced = json.loads(chat.with_members(read, {"stream_options": chat.usage_member(read)}))
     assert options["include_usage"] is True
     assert same({**value, "stream_options": None}, {**value, **spliced, "stream_options": None})
 

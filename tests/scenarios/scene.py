@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from proxy.context import invariants
-from proxy.context.conversation import Conversation, Reader
+from proxy.context.conversation import Conversation
 from proxy.context.policy import ElidePolicy, Mode, ModelPolicy, SummaryPolicy
+from proxy.context.reader import Reader
 from proxy.context.repair import repair
 from proxy.demo.rules import Memory, Refusal, Temper, judge
 from proxy.exchange import Order, Save, SideCallFailed, Verdict

@@ -1,0 +1,138 @@
+"""What is read again is recognised by its bytes, and means the same as if it had never been seen."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.context import rawjson, reader
+from proxy.context.reader import Reader
+from proxy.wire import chat
+from proxy.wire.chat import ChatRequest, NotManaged
+
+HEADS = st.sampled_from(
+    [b'{"messages":[', b'{"model":"m","messages" : [ ', b'{"tools":[{"messages":[1]}],"messages":[']
+)
+TAILS = st.sampled_from([b"]}", b' ],"stream":true}', b'],"n":[1]}', b'],"messages":[]}', b",]}", b"]", b""])
+SEPARATORS = st.sampled_from([b",", b", ", b" ,\n\t", b",,", b" "])
+MESSAGES = st.sampled_from(
+    [
+        b'{"role":"system","content":"s"}',
+        b'{"role":"user","content":"hi"}',
+        b'{"role":"user","content":"hi, you"}',
+        b'{"role": "assistant", "content": "{\\"role\\"]"}',
+        b'{"role":"user","content":"caf\xc3\xa9"}',
+        b'{"role":"user","content":"\xff"}',
+        b'{"role":"user","content":"\\ud83d"}',
+        b"1",
+        b"12",
+        b"[]",
+        b'"}"',
+    ]
+)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> list[bytes]:
+    """Bodies of which one often begins as another does."""
+    talk, made = draw(st.lists(MESSAGES, min_size=1, max_size=6)), list[bytes]()
+    for _ in range(draw(st.integers(1, 4))):
+        kept = talk[: draw(st.integers(0, len(talk)))] + draw(st.lists(MESSAGES, max_size=2))
+        made.append(draw(HEADS) + draw(SEPARATORS).join(kept) + draw(TAILS))
+    return made
+
+
+def read(body: bytes, by: Reader) -> ChatRequest | str:
+    try:
+        return chat.read(body, by)
+    except NotManaged as odd:
+        return odd.reason
+
+
+@given(bodies())
+def test_a_body_means_the_same_whatever_was_read_before(many: Sequence[bytes]) -> None:
+    by = Reader()
+    for body in (*many, *many):
+        assert read(body, by) == read(body, Reader())
+
+
+@given(bodies())
+def test_what_is_changed_in_a_recognised_body_is_what_is_changed_in_any(many: Sequence[bytes]) -> None:
+    by = Reader()
+    for body in (*many, *many):
+        found = read(body, by)
+        if isinstance(found, ChatRequest):
+            changed = {"messages": b"[7]", "stream_options": b"{}"}
+            assert chat.with_members(found, changed) == rawjson.replace(body, changed)
+
+
+@given(bodies())
+def test_what_was_forgotten_is_read_anew(many: Sequence[bytes]) -> None:
+    by = Reader(most_bytes=4500)  # two messages
+    for body in (*many, *many):
+        assert read(body, by) == read(body, Reader())
+
+
+def growing(turns: int, head: bytes = b'{"messages":[') -> list[bytes]:
+    messages = [b'{"role":"user","content":"turn %d"}' % turn for turn in range(turns)]
+    return [head + b",".join(messages[: turn + 1]) + b'],"model":"m"}' for turn in range(turns)]
+
+
+def test_of_a_conversation_that_has_grown_only_what_is_new_is_not_recognised() -> None:
+    by, talk = Reader(), growing(20)
+    for before, body in pairwise(talk):
+        chat.read(before, by)
+        known = by.recognise(body)
+        assert body[: known.stop] == before.removesuffix(b'],"model":"m"}') + b","
+        assert len(known.entries) == len(json.loads(before)["messages"])
+
+
+def test_a_conversation_that_leaves_an_earlier_one_is_recognised_up_to_there() -> None:
+    by = Reader()
+    chat.read(b'{"messages":[{"a":1},{"b":2},{"c":3}]}', by)
+    chat.read(b'{"messages":[{"a":1},{"x":2}]}', by)
+    for body, many in (
+        (b'{"messages":[{"a":1},{"b":2},{"d":4}]}', 2),
+        (b'{"messages":[{"a":1},{"x":2},{"c":3}]}', 2),
+    ):
+        assert len(by.recognise(body).entries) == many
+
+
+@pytest.mark.parametrize("other", [b'{"n":1,"messages":[', b'{"messages": ['])
+def test_behind_another_head_nothing_is_recognised(other: bytes) -> None:
+    by = Reader()
+    for body in growing(3):
+        chat.read(body, by)
+    assert not by.recognise(growing(3, other)[-1]).entries
+
+
+def test_a_list_of_the_same_name_that_stands_deeper_is_not_taken_for_the_messages() -> None:
+    body, by = b'{"user":{"messages":[{"a":1},{"b":2}]},"messages":[{"a":1}]}', Reader()
+    for _ in range(2):
+        assert len(chat.read(body, by).conversation.messages) == 1
+        assert not by.recognise(body).entries
+
+
+def test_of_many_conversations_with_one_beginning_the_newest_are_recognised() -> None:
+    by, most = Reader(), reader.MOST_FOLLOWERS
+    many = [b'{"messages":[{"s":0},{"u":%d}]}' % number for number in range(most + 10)]
+    for body in many:
+        chat.read(body, by)
+    assert [len(by.recognise(body).entries) for body in many] == [*[1] * 10, *[2] * most]
+
+
+def test_only_what_is_new_counts_against_the_values_that_are_decoded_at_once() -> None:
+    def message(name: str, values: int) -> bytes:
+        return b'{"role":"user","content":"%b","odd":[%b0]}' % (name.encode(), b"0," * values)
+
+    by, most = Reader(), reader.MOST_NEW_VALUES
+    first, second = message("a", most * 2 // 3), message("b", most * 2 // 3)
+    assert len(by.read([first]).history) == 1
+    assert len(by.read([first, second]).history) == 2
+    with pytest.raises(rawjson.TooManyValues):
+        by.read([first, second, message("c", most)])
+    with pytest.raises(rawjson.TooManyValues):
+        Reader().read([first, second])
