@@ -10,6 +10,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from proxy.exchange import Verdict
@@ -28,7 +29,8 @@ _LOOK_BACK: Final = 64
 class Conversation:
     """One conversation; tokens are calibrated estimates, times are seconds of the clock.
 
-    `pins` counts the messages that configured patterns match, `pins_in_view` those of them that were forwarded.
+    `pins` counts the messages that configured patterns match, `pins_in_view` those of them that were forwarded. `frame`
+    and `answered_tokens` are those of the last prompt that was answered.
     """
 
     id: str
@@ -44,10 +46,33 @@ class Conversation:
     pins: int = 0
     pins_in_view: int = 0
     checkpoint: str | None = None
+    frame: str = ""
+    answered_tokens: int = 0
     cut_at: float | None = None
     seen_at: float = 0.0
     keys: list[str] = field(default_factory=list)
     """Keys of its checkpoints and summaries; those of other processes too, once it has been served here."""
+
+
+class Repeats(StrEnum):
+    """How a prompt stands to the last one of its conversation that was answered.
+
+    FIRST     none is known here
+    EXTENDED  it begins with the whole of that one, so that the upstream may go on from its cache
+    CHANGED   it does not: its head, tools or settings are others, or history was edited anew
+    """
+
+    FIRST = "first"
+    EXTENDED = "extended"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """`tokens` are those of the last prompt where this one extends it, else 0; an estimate."""
+
+    repeats: Repeats
+    tokens: int = 0
 
 
 class Ledger:
@@ -62,11 +87,15 @@ class Ledger:
         """The list of one holder of a token, which nobody else sees; this one itself where there are no tokens."""
         return self._of_holders.setdefault(holder, Ledger(self._clock)) if holder else self
 
-    def note(self, chain: Sequence[str], verdict: Verdict, kept: Sequence[str] = ()) -> None:
-        """Take in one managed request; `kept` names the prefixes of which something was stored before, or will be."""
+    def note(self, chain: Sequence[str], verdict: Verdict, kept: Sequence[str] = ()) -> Beginning | None:
+        """Take in one managed request, and say how its prompt begins; None where that is not known.
+
+        `kept` names the prefixes of which something was stored before, or will be.
+        """
         if not chain:
-            return
+            return Beginning(Repeats.FIRST)
         entry = self._found(chain) or Conversation(chain[-1], verdict.model)
+        beginning = _beginning(entry, verdict)
         self._by_tip[chain[-1]] = entry
         while len(self._by_tip) > MOST:
             self._by_tip.popitem(last=False)
@@ -82,6 +111,9 @@ class Ledger:
         entry.checkpoint = verdict.checkpoint_id
         named = (*kept, verdict.checkpoint_id, verdict.summary_id)
         entry.keys = list(dict.fromkeys([*entry.keys, *filter(None, named)]))[-_MOST_KEYS:]
+        if verdict.frame and verdict.status is not None and verdict.status < 400:
+            entry.frame, entry.answered_tokens = verdict.frame, verdict.forwarded or 0
+        return beginning
 
     def listed(self) -> list[dict[str, object]]:
         """The conversations, the one seen last first."""
@@ -123,3 +155,13 @@ class Ledger:
     def _found(self, chain: Sequence[str]) -> Conversation | None:
         tip = next((key for key in reversed(chain[-_LOOK_BACK:]) if key in self._by_tip), None)
         return None if tip is None else self._by_tip.pop(tip)
+
+
+def _beginning(entry: Conversation, verdict: Verdict) -> Beginning | None:
+    if not verdict.frame:
+        return None
+    if not entry.frame:
+        return Beginning(Repeats.FIRST)
+    if entry.frame != verdict.frame:
+        return Beginning(Repeats.CHANGED)
+    return Beginning(Repeats.EXTENDED, min(entry.answered_tokens, verdict.forwarded or 0))

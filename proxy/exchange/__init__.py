@@ -27,10 +27,10 @@ from proxy.exchange.commands import (
 )
 from proxy.exchange.course import Exchange, manage
 from proxy.exchange.measurement import Measurement, measure
-from proxy.exchange.verdict import SideCall, Terms, Verdict
+from proxy.exchange.verdict import Decision, SideCall, Terms, Verdict
 
 __all__ = [
-    "Accepted", "Ask", "Command", "Count", "Counted", "Discover", "Discovered", "Exchange", "Learn",
+    "Accepted", "Ask", "Command", "Count", "Counted", "Decision", "Discover", "Discovered", "Exchange", "Learn",
     "LookUp", "Measure", "Measured", "Measurement", "Memory", "Order", "Outcome", "Prepare", "Question",
     "Refused", "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms",
     "Verdict", "manage", "measure",

@@ -13,7 +13,7 @@ from proxy.context import budget, calibration, checkpoint, pins, planner, rawjso
 from proxy.context.budget import Budget, Window
 from proxy.context.calibration import Anchor, Expected
 from proxy.context.conversation import Conversation
-from proxy.context.edits import NOTHING, Edits
+from proxy.context.edits import NOTHING, Edits, encode
 from proxy.context.planner import Plan
 from proxy.context.policy import CacheKey, Count, Mode
 from proxy.context.repair import repair
@@ -285,8 +285,23 @@ class Case:
         """The next step of the ladder; nothing at all unless the mode is to manage."""
         if self.terms.mode is not Mode.MANAGE:
             return Plan(NOTHING, self.situation.tokens(NOTHING))
-        situation = replace(self.situation, summaries=draft.summaries, made=draft.made)
-        return planner.plan(situation, self.memory.edits or NOTHING)
+        return planner.plan(self.drafted(draft), self.memory.edits or NOTHING)
+
+    def drafted(self, draft: Draft) -> Situation:
+        """What the planner sees with what is there so far."""
+        return replace(self.situation, summaries=draft.summaries, made=draft.made)
+
+    def removed(self, draft: Draft, edits: Edits, verdict: Verdict) -> int | None:
+        """Raw tokens that these edits take away beside those that were found; None where they are the same."""
+        if not edits or edits == self.memory.edits or verdict.raw is None:
+            return None
+        return max(0, self.drafted(draft).tokens(self.memory.edits or NOTHING) - verdict.raw)
+
+    def frame(self, edits: Edits) -> str:
+        """Digest of all that a prompt is made of beside the history: the system head, tools and settings, edits."""
+        head = (message.raw for message in self.sound.conversation.head)
+        parts = (self.sound.mark.encode(), encode(edits) if edits else b"", *head)
+        return hashlib.blake2b(b"\0".join(parts), digest_size=8).hexdigest()
 
     def told(self, draft: Draft, need: NeedSummary, outcome: Outcome) -> Draft:
         """What is there after one more side call. A need that was not met at all is not asked for again; where a
@@ -368,6 +383,8 @@ class Case:
             summary_id=self.chain[covered - 1] if covered else None,
             pins=len(self.situation.pinned),
             pins_kept=sum(view.keeps(self.sound.conversation, edits, i) for i in self.situation.pinned),
+            factor=self.memory.calibration.line(self.terms.policy.calibration).slope,
+            frame=self.frame(edits),
         )
 
     def rewritten(self, verdict: Verdict, sizes: Sequence[Size]) -> Verdict:

@@ -13,6 +13,7 @@ from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration
 from proxy.context.conversation import Message
 from proxy.context.edits import Edits
 from proxy.context.tokens import Size
+from proxy.exchange.verdict import Verdict
 from proxy.wire.usage import Usage
 
 T = TypeVar("T")
@@ -169,9 +170,10 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Make the main call. Outcome: `Accepted` or `Refused`."""
+    """Make the main call. Outcome: `Accepted` or `Refused`. `verdict` is what is known of it so far."""
 
     body: bytes
+    verdict: Verdict
     unencoded: bool
     """Ask for an answer without content-encoding, since an event has to be taken out of it."""
 

@@ -42,6 +42,7 @@ from proxy.exchange.commands import (
     SideCallFailed,
     expect,
 )
+from proxy.exchange.decision import decision
 from proxy.exchange.recovery import recovery
 from proxy.exchange.verdict import Terms, Verdict
 from proxy.wire import chat
@@ -72,10 +73,10 @@ def _sent_at_once(known: Sound, terms: Terms) -> Generator[Command, Outcome, Ver
     if window is None:
         return None
     changes = small.changes(known, terms, memory)
-    answer = yield Send(changes.applied_to(known.request), changes.strip_usage)
+    verdict = small.verdict(known, terms, window, changes)
+    answer = yield Send(changes.applied_to(known.request), verdict, changes.strip_usage)
     if isinstance(answer, Refused):
         return answer
-    verdict = small.verdict(known, terms, window, changes)
     relayed = expect(Relayed, (yield Relay(verdict.headers(), changes.strip_usage)))
     verdict = replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
     if small.teaches(known, terms, verdict):
@@ -103,11 +104,11 @@ def _conducted(case: Case, answer: Outcome = None) -> Exchange:
     for recovered in range(1, MOST_RECOVERIES + 2):
         peeks = case.peeks(going.verdict, recovered)
         if answer is None:
-            answer = yield Send(going.body, going.changes.strip_usage, peeks)
+            answer = yield Send(going.body, going.verdict, going.changes.strip_usage, peeks)
         if isinstance(answer, Refused) and _minds_usage(going, answer):
             going = going.without_usage(request)
             case = replace(case, memory=replace(case.memory, refuses_usage=True))
-            answer = yield Send(going.body, unencoded=False, peeks=peeks)
+            answer = yield Send(going.body, going.verdict, unencoded=False, peeks=peeks)
             if isinstance(answer, Accepted):
                 yield Learn(request.model, refuses_usage=True)
         more = recovery(case, going.verdict, answer) if isinstance(answer, Refused) else None
@@ -123,7 +124,7 @@ def _conducted(case: Case, answer: Outcome = None) -> Exchange:
         other = yield from _prepared(case, case.bounded(going.draft), recovered)
         if other.body == going.body:
             break  # what was learned changes nothing: the refusal stands
-        going, answer = other, None
+        going, answer = other.after(going), None
 
     relayed = expect(Relayed, (yield Relay(going.verdict.headers(), going.changes.strip_usage)))
     verdict = replace(going.verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
@@ -180,6 +181,11 @@ class _Going:
     changes: Changes
     body: bytes
 
+    def after(self, refused: "_Going") -> "_Going":
+        """The same, with what had been taken away before this was planned."""
+        taken = [each for each in (refused.verdict.removed, self.verdict.removed) if each is not None]
+        return replace(self, verdict=replace(self.verdict, removed=sum(taken) if taken else None))
+
     def without_usage(self, request: ChatRequest) -> "_Going":
         """The same for an upstream that refuses `stream_options`."""
         changes = self.changes.without_usage()
@@ -201,7 +207,14 @@ def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Ou
         verdict = case.rewritten(verdict, measured.sizes)
     changes = case.changes(seen, verdict, recovered)
     reason = case.reason(verdict)
-    verdict = replace(verdict, actions=changes.actions(edits), reason=reason, recovered=recovered)
+    verdict = replace(
+        verdict,
+        actions=changes.actions(edits),
+        reason=reason,
+        recovered=recovered,
+        removed=case.removed(draft, edits, verdict),
+        decision=decision(case, case.drafted(draft), edits) if case.terms.explains else None,
+    )
     _refuse_overflow(verdict, case.terms)
     return _Going(draft, edits, checkpoint_id, verdict, changes, changes.applied_to(case.request))
 

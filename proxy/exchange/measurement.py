@@ -7,13 +7,13 @@ count from the start of `messages`, after the repair of their order if there is 
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from proxy.context import view
-from proxy.context.edits import NOTHING, Edits
+from proxy.context.edits import Edits
 from proxy.context.planner import Plan
 from proxy.context.situation import NeedSizes, NeedSummary, Situation
 from proxy.context.tokens import REPLY_PRIMING
+from proxy.exchange import decision
 from proxy.exchange.case import Case, Draft, sound
 from proxy.exchange.commands import LookUp, Measure, Measured, Memory, Outcome, Question, expect
 from proxy.exchange.verdict import Terms
@@ -48,8 +48,7 @@ class PlannedEdit:
 class Planned:
     """What would be sent, in predicted tokens.
 
-    reason      why history would be edited or not: window_unknown, under_threshold, over_threshold, checkpoint (only
-                what was decided before applies), limit (a limit that holds at any size)
+    reason      why history would be edited or not; `Decision` lists the words
     side_calls  summaries that the upstream would be asked for; with one `tokens_after` is an upper bound
     actions     as the header says it
     """
@@ -116,9 +115,9 @@ def _planned(case: Case) -> Generator[Question, Outcome, Planned]:
     sizes = expect(Measured, (yield Measure(case.request.model, seen.messages)))
     verdict = case.rewritten(case.verdict(draft, case.memory.checkpoint_id, step.edits), sizes.sizes)
     tokens = verdict.forwarded or 0
-    situation = replace(case.situation, summaries=draft.summaries, made=draft.made)
+    situation = case.drafted(draft)
     return Planned(
-        reason=_reason(case, situation, step.edits),
+        reason=decision.reason(case, situation, step.edits),
         tokens_before=verdict.original or 0,
         tokens_after=tokens,
         fits=case.budget is None or tokens <= case.budget.tokens,
@@ -135,39 +134,18 @@ def _supposed(case: Case, draft: Draft, need: NeedSummary) -> Draft:
     return replace(draft, summaries={**draft.summaries, need.stop: text})
 
 
-def _reason(case: Case, situation: Situation, edits: Edits) -> str:
-    if edits and edits == case.memory.edits:
-        return "checkpoint"
-    if case.limits is None:
-        return "limit" if edits else "window_unknown"
-    if situation.tokens(case.memory.edits or NOTHING) > case.limits.trigger:
-        return "over_threshold"
-    return "limit" if edits else "under_threshold"
-
-
 def _edits(case: Case, situation: Situation, edits: Edits) -> Iterator[PlannedEdit]:
     offset, before = len(case.sound.conversation.head), [size.tokens for size in situation.sizes]
-    old = case.memory.edits or NOTHING
-    if edits.cut:
-        is_new, stops = edits.cut != old.cut, (0, edits.cut.summarised, edits.cut.stop)
-        parts = zip(("summarize", "drop"), pairwise(stops), strict=True)
-        after = situation.lead_tokens(edits.cut, situation.message_tokens(edits))
-        for action, (start, stop) in parts:
-            if stop > start:
-                # One block stands for all that a cut takes away; its tokens are told once, with the first part.
-                held = after if start == 0 else 0
-                taken = sum(before[start:stop])
-                yield PlannedEdit(action, offset + start, offset + stop - 1, taken, held, is_new)
     each = situation.message_tokens(edits)
-    known = {*old.rewrites, *old.shortened, *old.blanked}
-    named = [
-        *((edit.index, edit.action, edit in known) for edit in edits.rewrites),
-        *((edit.index, "shorten", edit in known) for edit in edits.shortened),
-        *((edit.index, "images", edit in known) for edit in edits.blanked),
-    ]
-    for index, action, is_known in sorted(named):
-        place = offset + index
-        yield PlannedEdit(action, place, place, before[index], each[index], not is_known)
+    # One block stands for all that a cut takes away; its tokens are told once, with the first part.
+    held = situation.lead_tokens(edits.cut, each) if edits.cut else 0
+    for place in decision.cut_off(case, edits):
+        taken = sum(before[place.first - offset : place.last - offset + 1])
+        yield PlannedEdit(place.action, place.first, place.last, taken, held, place.is_new)
+        held = 0
+    for place in decision.edited(case, edits):
+        index = place.first - offset
+        yield PlannedEdit(place.action, place.first, place.last, before[index], each[index], place.is_new)
 
 
 def _measurement(case: Case, planned: Planned) -> Measurement:

@@ -16,7 +16,8 @@ from proxy.wire.usage import Usage
 class Terms:
     """What is fixed for one request. `tenant` is a digest of the credential, `count` counts short texts.
 
-    `told` is what the upstream is known to tell of the window without being asked once more.
+    `told` is what the upstream is known to tell of the window without being asked once more. `explains`: the verdict
+    shall hold the decision, which costs time.
     """
 
     policy: ModelPolicy
@@ -28,6 +29,30 @@ class Terms:
     summary_window: int | None = None
     reasoning_effort: str = ""
     told: Window | None = None
+    explains: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One edit of `messages[first:last + 1]`; `is_new` is False for one that a checkpoint holds."""
+
+    action: str
+    first: int
+    last: int
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided, by words and indices. `target` is the size in tokens that a compaction goes down to.
+
+    why  window_unknown, under_threshold, over_threshold, checkpoint (only what was decided before applies), limit (a
+         limit that holds at any size), observed_only (over the threshold, and the mode is not to manage)
+    """
+
+    why: str
+    target: int | None
+    edits: tuple[Place, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +75,10 @@ class Verdict:
     messages that configured patterns match, `pins_kept` those that are still in what was sent. `recovered` counts
     the refusals on account of length that this call goes on from. `seems_cut`: the upstream counted far less than
     was sent, or hardly more than before though clearly more was sent, as servers do that silently cut prompts.
+    `factor` is what one of our tokens is worth in tokens of the model's, as far as it has been learned; None where
+    nothing was counted. `removed` are the raw tokens that newly planned edits took away, None where nothing new was
+    planned. `frame` is a digest of all that the prompt is made of beside the history, empty where nothing was counted:
+    two prompts with one frame, of which the history of one begins with that of the other, begin alike.
     """
 
     model: str
@@ -69,6 +98,10 @@ class Verdict:
     pins_kept: int = 0
     recovered: int = 0
     seems_cut: bool = False
+    factor: float | None = None
+    removed: int | None = None
+    frame: str = ""
+    decision: Decision | None = None
     side_calls: tuple[SideCall, ...] = ()
     status: int | None = None
     usage: Usage | None = None
@@ -78,6 +111,8 @@ class Verdict:
     def reported(self) -> int | None:
         """The upstream's own count of the prompt; of several readings of its usage the one nearest our estimate."""
         readings = self.usage.prompt_readings if self.usage and self.complete else ()
+        if len(readings) == 1:
+            return readings[0]
         return min(readings, key=lambda tokens: abs(tokens - (self.forwarded or 0)), default=None)
 
     def headers(self) -> tuple[tuple[str, str], ...]:

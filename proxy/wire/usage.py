@@ -48,6 +48,11 @@ class Usage:
             beside = self.cached_tokens  # A part cannot exceed its whole, so this was no part.
         return (self.prompt_tokens, self.prompt_tokens + beside) if beside else (self.prompt_tokens,)
 
+    @property
+    def cached(self) -> int | None:
+        """Tokens of the prompt that were read from a cache, by whichever name; None where none is reported."""
+        return self.cache_read_tokens if self.cached_tokens is None else self.cached_tokens
+
 
 def read_usage(value: object) -> Usage | None:
     """The usage that a decoded JSON value reports; None unless a prompt or a completion has some tokens.

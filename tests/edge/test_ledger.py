@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from proxy.context.policy import Mode
-from proxy.edge.ledger import MOST, Ledger
+from proxy.edge.ledger import MOST, Beginning, Ledger, Repeats
 from proxy.exchange import Verdict
 
 VERDICT = Verdict("m", Mode.MANAGE, window=1000, original=900, forwarded=400, actions="elide=2")
@@ -88,3 +88,35 @@ def test_a_request_without_history_is_no_conversation() -> None:
     ledger = Ledger(Clock())
     ledger.note((), VERDICT)
     assert ledger.listed() == []
+
+
+ANSWERED = replace(VERDICT, forwarded=400, frame="f1", status=200)
+
+
+def repeats(*verdicts: Verdict) -> list[Beginning | None]:
+    """How the prompts of one growing conversation begin."""
+    ledger, chains = Ledger(Clock()), [tuple(f"k{i}" for i in range(n + 1)) for n in range(len(verdicts))]
+    return [ledger.note(chain, verdict) for chain, verdict in zip(chains, verdicts, strict=True)]
+
+
+def test_a_prompt_extends_the_last_one_that_was_answered_where_all_else_is_the_same() -> None:
+    told = repeats(
+        ANSWERED,
+        replace(ANSWERED, forwarded=500),
+        replace(ANSWERED, forwarded=600, status=500),
+        replace(ANSWERED, forwarded=700, frame="f2"),
+        replace(ANSWERED, forwarded=300, frame="f2"),
+    )
+    assert told == [
+        Beginning(Repeats.FIRST),
+        Beginning(Repeats.EXTENDED, 400),
+        Beginning(Repeats.EXTENDED, 500),
+        Beginning(Repeats.CHANGED),
+        Beginning(Repeats.EXTENDED, 300),
+    ]
+
+
+def test_nothing_is_told_of_a_prompt_that_was_not_counted() -> None:
+    uncounted = replace(ANSWERED, forwarded=None, frame="")
+    told = repeats(uncounted, ANSWERED, uncounted, replace(ANSWERED, forwarded=500))
+    assert told == [None, Beginning(Repeats.FIRST), None, Beginning(Repeats.EXTENDED, 400)]
