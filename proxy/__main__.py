@@ -20,6 +20,7 @@ from proxy.cli import measure
 from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load
 from proxy.edge import logs, service
 from proxy.edge.memories import Memories
+from proxy.edge.metrics import Metrics
 from proxy.edge.server import Parts
 from proxy.edge.tokenizer import Tokenizer
 from proxy.errors import ConfigError, NoChatRequest, TransomError
@@ -182,12 +183,14 @@ async def _parts(config: Config, log_options: LogOptions | None = None) -> Async
     log = logs.build(log_options or config.log)
     kept = config.checkpoints
     bounds = Bounds(kept.max_entries, kept.max_bytes, kept.max_age)
-    async with open_store(config.store.reveal(), bounds, log.warning) as opened:
+    metrics = Metrics()
+    async with open_store(config.store.reveal(), bounds, metrics.hearing(log.warning)) as opened:
+        metrics.watch_store(opened.shared)
         memories = Memories(opened.store, config.upstream.base_url, shared=opened.shared)
         tokenizer = Tokenizer(log)
         warming = asyncio.create_task(tokenizer.warm())
         try:
-            yield Parts(tokenizer, memories, log)
+            yield Parts(tokenizer, memories, log, metrics, opened.shared)
         finally:
             warming.cancel()
             tokenizer.close()

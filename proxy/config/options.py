@@ -308,6 +308,13 @@ ROOT: Final = Section(
             " bypass=deadline. Waiting for a summary and for the upstream does not count.",
             "Raise it for a slow machine and very long histories, lower it for impatient clients.",
         ),
+        Option(
+            "ready_needs_upstream",
+            kinds.SWITCH,
+            "Whether GET /-/readyz answers 503 while the upstream does not answer, for which its list of models is"
+            " asked once every few seconds at most.",
+            "Set it to true where a balancer can send requests to a proxy before another server.",
+        ),
         AUTH,
         ADMIN,
         TENANT,

@@ -309,6 +309,7 @@ class Config:
     max_body: int = 256 * 2**20
     client_idle_timeout: float = 120.0
     manage_deadline: float = 15.0
+    ready_needs_upstream: bool = False
     auth: Auth = Auth()
     admin: Admin = Admin()
     tenant: Tenant = Tenant()

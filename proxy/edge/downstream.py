@@ -19,6 +19,8 @@ from proxy.edge.upstream import Reply
 from proxy.errors import TransomError
 from proxy.wire import chat
 
+JSON: Final = "application/json"
+
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -42,12 +44,16 @@ class Downstream(web.StreamResponse):
     """One answer, written head and all by us: the library's own would add `Date`, `Server` and `Content-Type`.
 
     It takes this object back when the handler is done; there is then nothing left to prepare or to end, and whether
-    the connection may be used again is told by `keep_alive`.
+    the connection may be used again is told by `keep_alive`. `request_id` names the request in the log; it is told to
+    the client where something of ours is added to an answer that has no such name, or the answer is our own.
+    `upstream_id` is the upstream's own name for it.
     """
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, request_id: str) -> None:
         super().__init__()
         self._request = request
+        self.request_id = request_id
+        self.upstream_id = ""
         self._keeps = request.keep_alive
         self.started = False
         self.complete = False
@@ -151,9 +157,10 @@ class Downstream(web.StreamResponse):
             return
         await self.say(error.status, chat.error_body(error.message, error.kind, error.code), error.fields)
 
-    async def say(self, status: int, body: bytes, fields: bytes = b"") -> None:
-        """Answer with JSON of our own. Raises ClientGone."""
-        fields += b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+    async def say(self, status: int, body: bytes, fields: bytes = b"", kind: str = JSON) -> None:
+        """Answer with something of our own, JSON unless another `kind` is named. Raises ClientGone."""
+        fields += b"Content-Type: %b\r\nContent-Length: %d\r\n" % (kind.encode(), len(body))
+        fields += b"%b: %b\r\n" % (headers.REQUEST_ID, self.request_id.encode())
         shown = body if self._has_body(status) else b""
         await self.start(status, HTTPStatus(status).phrase, fields, has_length=True, first=shown)
         await self.finish()
@@ -182,7 +189,9 @@ async def relay(
     `already` was read of the body before. `tap` sees every byte; `rewrites` says that it may leave some out, so that
     the answer's length is not the upstream's. Raises ClientGone.
     """
-    fields = headers.for_client(reply.headers, added, keep_length=not rewrites)
+    client.upstream_id = headers.request_id(reply.headers)
+    ours = _identified(added, reply, client)
+    fields = headers.for_client(reply.headers, ours, keep_length=not rewrites)
     has_length = not rewrites and headers.find(reply.headers, b"content-length") is not None
     first = already or reply.ready()
     shown = tap.feed(first) if tap else first
@@ -194,6 +203,16 @@ async def relay(
     else:
         await client.finish()
     return not broken
+
+
+def _identified(
+    added: Iterable[tuple[str, str]], reply: Reply, client: Downstream
+) -> tuple[tuple[str, str], ...]:
+    """What is added to an answer, and the request's name; an answer to which nothing is added stays as it is."""
+    ours = tuple(added)
+    if not ours or headers.find(reply.headers, headers.REQUEST_ID) is not None:
+        return ours
+    return (*ours, (headers.REQUEST_ID.decode(), client.request_id))
 
 
 async def _pass_on(reply: Reply, client: Downstream, tap: Tap | None) -> bool:

@@ -45,6 +45,8 @@ TOKEN_HEADER = b"x-transom-token"
 `Proxy-Authorization` would be the field for it, but web pages cannot set it and proxies on the way take it out.
 """
 
+REQUEST_ID = b"x-request-id"
+
 _NOT_FORWARDED = HOP_BY_HOP | {
     b"host",  # names the upstream instead
     b"expect",  # this hop answers it: the upstream need not, and some stall on it
@@ -169,6 +171,15 @@ def for_switch(raw: RawHeaders) -> bytes:
 
 
 # ------------------------------------------------------------------------------------------------------------- both
+
+
+def request_id(raw: RawHeaders) -> str:
+    """The name that the sender gave to the request; empty where there is none that a log can take as it is."""
+    value = find(raw, REQUEST_ID) or b""
+    return value.decode("ascii") if _ID.fullmatch(value) else ""
+
+
+_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 def codings(raw: RawHeaders) -> tuple[bytes, ...]:

@@ -26,6 +26,8 @@ from proxy.edge.downstream import Downstream, relay
 from proxy.edge.encodings import Decoder, Received, Undecodable, answer_bound
 from proxy.edge.headers import Base
 from proxy.edge.ledger import Ledger
+from proxy.edge.metrics import Added, Metrics
+from proxy.edge.readiness import Readiness
 from proxy.edge.sidecalls import Origin
 from proxy.edge.summaries import Summaries
 from proxy.edge.upstream import Reply, Upstream
@@ -186,9 +188,11 @@ class Discovers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all requests share. `key` is the configured credential or empty; `clock` tells the loop's seconds.
+    """What all requests share. `key` is the configured credential or empty.
 
-    `deadline`: seconds that our own work on one request may take, all waiting for others left out.
+    `clock` tells the loop's seconds, by which it wakes; some loops' stand still between their turns, so `stopwatch`
+    tells those that something took. `deadline`: seconds that our own work on one request may take, all waiting for
+    others left out.
     """
 
     upstream: Upstream
@@ -200,7 +204,10 @@ class Surroundings:
     discovery: Discovers
     counts: Counts
     ledger: Ledger
+    metrics: Metrics
+    readiness: Readiness
     clock: Callable[[], float]
+    stopwatch: Callable[[], float]
     deadline: float
 
 
@@ -210,7 +217,8 @@ class Performer:
     `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known,
     `kept` those under which something was stored, `prepared` the prefix whose summary is being written ahead, if any,
     `unread` why the usage of an encoded answer could not be read, a fixed word or empty, `doing` what is under way: one
-    of the REASONS, or PLAN.
+    of the REASONS, or PLAN. `verdict` is the newest that there is, whatever became of the request, and `added` what the
+    proxy took of its time, once the main call was made.
     """
 
     def __init__(
@@ -237,15 +245,28 @@ class Performer:
         self.unread = ""
         self.spent: dict[str, float] = {}
         self.doing = PLAN
+        self.verdict: Verdict | None = None
         self._relays = False
+        self._began = 0.0
         self._until = 0.0
+        self._before: float | None = None
+        self._answered_at = 0.0
+
+    @property
+    def added(self) -> Added | None:
+        """What the proxy took of the time; None where no main call was made."""
+        if self._before is None:
+            return None
+        return Added(self._before, self._around.stopwatch() - self._answered_at)
 
     async def run(self, course: Exchange, began: float) -> Verdict:
         """Drive the exchange to its end. Raises what a command raises, `Overdue` too, and what the exchange raises.
 
-        `began` is when our work on the request did, by the clock.
+        `began` is when our work on the request did, by the stopwatch.
         """
-        self._until = began + self._around.deadline
+        self._began = began
+        around = self._around
+        self._until = around.clock() + around.deadline - (around.stopwatch() - began)
         try:
             command = next(course)
             while True:
@@ -254,6 +275,7 @@ class Performer:
                 command = course.send(outcome)
         except StopIteration as end:
             verdict: Verdict = end.value
+            self.verdict = verdict
             return verdict
         finally:
             course.close()
@@ -273,14 +295,20 @@ class Performer:
 
     async def _timed(self, command: Command) -> Outcome:
         self.doing = REASONS[type(command)]
-        began = self._around.clock()
+        began = self._around.stopwatch()
+        if isinstance(command, Send):
+            self.verdict = command.verdict
+            self._before = began - self._began - self.spent.get("send", 0.0)
         try:
             return await (self._bounded(command) if isinstance(command, OURS) else self._perform(command))
         finally:
-            took = self._around.clock() - began
+            ended = self._around.stopwatch()
+            took = ended - began
             kind = type(command).__name__.lower()
             self.spent[kind] = self.spent.get(kind, 0.0) + took
             self._until += 0.0 if isinstance(command, OURS) else took
+            if isinstance(command, Send | Relay):
+                self._answered_at = ended
 
     async def _bounded(self, command: Command) -> Outcome:
         """Perform it within what is left of the time for our own work."""

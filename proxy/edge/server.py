@@ -3,13 +3,15 @@
 Rules. Nothing is decided here about a conversation. Every path and method is served; what is ours lies under `/-/`.
 A request that is not managed is never buffered, and one that is goes on with the client's very bytes when anything of
 ours fails, or takes too long, before an answer began: the one blind `except` is here and nowhere else. When the client
-leaves, everything that was done for it ends. Each request writes one event, of counts and fixed words.
+leaves, everything that was done for it ends.
 """
 
 import asyncio
 import hashlib
-from collections import Counter
-from dataclasses import dataclass, field, replace
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final
 
@@ -23,12 +25,14 @@ from proxy.context.tokens import encoding_for
 from proxy.edge import admin, encodings, headers, tunnel
 from proxy.edge.downstream import ClientGone, Downstream, relay
 from proxy.edge.encodings import Received, Undecodable
-from proxy.edge.gate import Admitted, Door, Gate
+from proxy.edge.gate import Door, Gate
 from proxy.edge.measuring import measured
+from proxy.edge.metrics import Metrics
 from proxy.edge.performer import Measures, Overdue, Performer, Remembers, Surroundings, in_time
 from proxy.edge.sidecalls import Origin
 from proxy.edge.upstream import Body, Reply, Upload, next_piece
-from proxy.edge.windows import MODEL_CHARACTERS, Windows
+from proxy.edge.visit import Teller, Visit
+from proxy.edge.windows import Windows
 from proxy.errors import (
     BadBody,
     BodyTooLarge,
@@ -37,7 +41,7 @@ from proxy.errors import (
     StoreUnavailable,
     TransomError,
 )
-from proxy.exchange import Measurement, Terms, Verdict, manage, measure
+from proxy.exchange import Measurement, Terms, manage, measure
 from proxy.wire import chat, model_list
 from proxy.wire.chat import ChatRequest, NotManaged
 
@@ -47,46 +51,17 @@ LAST_SECOND: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the composition root hands over."""
+    """What the composition root hands over. `store_answers` says whether the store does, now."""
 
     tokenizer: Measures
     memories: Remembers
     log: FilteringBoundLogger
-
-
-@dataclass(slots=True)
-class Visit:
-    """One request on its way through, with what its event will tell."""
-
-    request: web.BaseRequest
-    gate: Gate
-    client: Downstream
-    origin: Origin
-    began: float
-    admitted: Admitted = field(default_factory=lambda: Admitted(()))
-    mode: Mode | None = None
-    body: bytes | None = None
-    upload: Upload | None = None
-    received_bytes: int = 0
-    model: str = ""
-    reason: str = ""
-    actions: str = ""
-    unread: str = ""
-    upstream_status: int | None = None
-    verdict: Verdict | None = None
-    performer: Performer | None = None
-    spent: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def method(self) -> str:
-        return self.request.method
+    metrics: Metrics
+    store_answers: Callable[[], bool]
 
 
 class Server:
-    """Answers requests. `unmanaged` counts, by endpoint, those that generate text and are not managed.
-
-    Where no rule of the configuration manages anything, no body is read before it goes on.
-    """
+    """Answers requests. Where no rule of the configuration manages anything, no body is read before it goes on."""
 
     def __init__(self, config: Config, around: Surroundings, log: FilteringBoundLogger) -> None:
         self._config = config
@@ -100,7 +75,9 @@ class Server:
         self._default_mode = Mode.OFF if all(rule.policy.mode is Mode.OFF for rule in config.models) else None
         self._windows = Windows(config, log)
         self._usual_policy = lru_cache(maxsize=1024)(config.policy_for)
-        self.unmanaged: Counter[str] = Counter()
+        self._teller = Teller(log, around.metrics, around.stopwatch)
+        self._explains = log.is_enabled_for(logging.DEBUG)
+        self._unmanaged: set[str] = set()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; the library calls this for each, one after the other on a connection."""
@@ -116,6 +93,7 @@ class Server:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         visit = self._visit(request, gate)
+        self._teller.begun(visit)
         try:
             await self._answer(visit)
         except ClientGone:
@@ -124,7 +102,7 @@ class Server:
             visit.reason = "stopped" if self._stopping else "client_gone"
             raise
         finally:
-            self._tell(visit)
+            self._teller.ended(visit)
         return visit.client
 
     async def drain(self, grace: float) -> None:
@@ -143,12 +121,12 @@ class Server:
 
     def _visit(self, request: web.BaseRequest, gate: Gate) -> Visit:
         path, query = headers.split_target(request.raw_path)
-        client = Downstream(request)
+        raw = request.raw_headers
+        client = Downstream(request, headers.request_id(raw) or secrets.token_hex(8))
         if self._stopping:
             client.close_after()
-        raw = request.raw_headers
         origin = Origin(raw, path, query)
-        return Visit(request, gate, client, origin, self._around.clock(), mode=self._asked_mode(raw))
+        return Visit(request, gate, client, origin, self._around.stopwatch(), mode=self._asked_mode(raw))
 
     def _asked_mode(self, raw: headers.RawHeaders) -> Mode | None:
         asked = headers.find(raw, headers.MODE_HEADER)
@@ -187,21 +165,20 @@ class Server:
         except Exception as fault:  # the one door
             if _is_an_answer(fault):
                 raise
-            visit.reason = self._blame(visit, fault)
-            await self._fail_open(visit)
+            await self._fail_open(visit, self._blame(visit, fault))
         finally:
             if visit.performer is not None:
                 visit.performer.close()
                 visit.spent |= visit.performer.spent
-                visit.unread = visit.performer.unread
 
     def _blame(self, visit: Visit, fault: Exception) -> str:
         """The word for a fault of ours, which is logged."""
         doing = visit.performer.doing if visit.performer else "internal_error"
+        named = {"request_id": visit.client.request_id, "doing": doing}
         if isinstance(fault, Overdue):
-            self._log.warning("manage_deadline_passed", doing=doing)
+            self._log.warning("manage_deadline_passed", **named)
             return "deadline"
-        self._log.error("internal_error", doing=doing, exc_info=fault)
+        self._log.error("internal_error", **named, exc_info=fault)
         return doing
 
     async def _course(self, visit: Visit) -> None:
@@ -249,12 +226,11 @@ class Server:
 
     async def _manage(self, visit: Visit) -> None:
         visit.body = body = await self._whole_body(visit)
-        began = self._around.clock()
+        began, until = self._around.stopwatch(), self._around.clock() + self._around.deadline
         try:
-            reading = self._read(visit, body)
-            received, request = await in_time(reading, began + self._around.deadline)
+            received, request = await in_time(self._read(visit, body), until)
         except (Undecodable, NotManaged) as odd:
-            visit.reason = odd.reason
+            visit.bypass = odd.reason
             await self._pass(visit, body)
             return
         visit.model = request.model
@@ -268,13 +244,13 @@ class Server:
         performer = Performer(self._around, visit.origin, received, visit.client, policy.calibration, who)
         visit.performer = performer
         with self._around.summaries.main_call():
-            visit.verdict = await performer.run(manage(request, terms), began)
-        visit.upstream_status = visit.verdict.status
-        if not visit.verdict.complete:
+            verdict = await performer.run(manage(request, terms), began)
+        visit.upstream_status = verdict.status
+        if not verdict.complete:
             visit.reason = "upstream_broke"
-        self._windows.note(terms.tenant, visit.verdict)
+        self._windows.note(terms.tenant, verdict)
         kept = (*performer.kept, performer.prepared)
-        self._around.ledger.of(visit.admitted.holder).note(performer.chain, visit.verdict, kept)
+        visit.beginning = self._around.ledger.of(visit.admitted.holder).note(performer.chain, verdict, kept)
 
     def _policy_for(self, model: str) -> ModelPolicy:
         usual = len(model) <= MODEL_CHARACTERS  # a longer name is not worth keeping
@@ -294,9 +270,10 @@ class Server:
             summary_window=self._policy_for(summary_model).window if summary_model else None,
             reasoning_effort=self._config.side_calls.reasoning_effort or "",
             told=None if policy.window else self._around.discovery.known(f"{tenant}:{request.model}"),
+            explains=self._explains,
         )
 
-    async def _fail_open(self, visit: Visit) -> None:
+    async def _fail_open(self, visit: Visit, why: str) -> None:
         """After a fault of ours: the client's own request goes on as it came, if that is still possible.
 
         Where the upstream has refused a prompt already, its refusal is the answer.
@@ -305,13 +282,15 @@ class Server:
         if client.complete:
             return
         if client.started:
+            visit.reason = why
             client.break_off()
         elif visit.body is not None:
-            visit.actions = f"bypass={visit.reason}"
+            visit.bypass, visit.actions = why, f"bypass={why}"
             added = (("x-context-actions", visit.actions),)
             if not (visit.performer and await visit.performer.fall_back(added)):
                 await self._pass(visit, visit.body, added)
         else:
+            visit.reason = why
             await client.refuse(TransomError("The proxy failed on this request; its log says where."))
 
     # --- passed through ---------------------------------------------------------------------------------------
@@ -322,7 +301,7 @@ class Server:
         annotates, key = self._annotates(visit), self._key_for(visit)
         fields = headers.for_upstream(origin.fields, length=length, unencoded=annotates, key=key)
         url = headers.join(around.base, origin.path, origin.query)
-        began = around.clock()
+        began = around.stopwatch()
         try:
             reply = await around.upstream.call(visit.method, url, fields, body)
         except TransomError as cause:
@@ -330,7 +309,7 @@ class Server:
                 raise _bad_body(visit) from cause
             raise
         finally:
-            visit.spent["send"] = around.clock() - began
+            visit.spent["send"] = around.stopwatch() - began
         visit.upstream_status = reply.status
         try:
             rewrites = annotates and reply.status == 200 and not headers.is_encoded(reply.headers)
@@ -379,9 +358,10 @@ class Server:
         if visit.method != hdrs.METH_POST or not chat.is_generating_path(path):
             return
         endpoint = path.rstrip("/").rpartition("/")[2]
-        self.unmanaged[endpoint] += 1
-        visit.reason = "endpoint_not_managed"
-        if self.unmanaged[endpoint] == 1:
+        visit.bypass = "endpoint_not_managed"
+        self._around.metrics.note_unmanaged(endpoint)
+        if endpoint not in self._unmanaged:
+            self._unmanaged.add(endpoint)
             self._log.warning("endpoint_not_managed", endpoint=endpoint)
 
     # --- bodies -----------------------------------------------------------------------------------------------
@@ -422,74 +402,10 @@ class Server:
             " max_body in its configuration sets the limit."
         )
 
-    # --- the event --------------------------------------------------------------------------------------------
-
-    def _tell(self, visit: Visit) -> None:
-        client = visit.client
-        told: dict[str, object] = {
-            "method": visit.method,
-            "path": visit.origin.path[:_PATH_CHARACTERS],
-            "status": client.sent_status,
-            "complete": client.complete,
-            "bytes_in": visit.received_bytes + (visit.upload.size if visit.upload else 0),
-            "bytes_out": client.sent_bytes,
-            "seconds": round(self._around.clock() - visit.began, 4),
-        }
-        if visit.upstream_status not in (None, client.sent_status):
-            told["upstream_status"] = visit.upstream_status
-        if visit.mode is not None:
-            told["mode"] = str(visit.mode)
-        if visit.model:
-            told["model"] = visit.model[:MODEL_CHARACTERS]
-        if visit.reason:
-            told["reason"] = visit.reason
-        if visit.unread:
-            told["usage_unread"] = visit.unread
-        if visit.verdict is not None:
-            told |= _told_of(visit.verdict)
-        if visit.actions:
-            told["actions"] = visit.actions
-        if visit.spent:
-            told["spent"] = {kind: round(seconds, 4) for kind, seconds in visit.spent.items()}
-        self._log.info("request", **told)
-
-
-_PATH_CHARACTERS: Final = 300
-"""A path is the client's text; the log takes no more of it."""
-
 
 def _bad_body(visit: Visit) -> BadBody:
     visit.client.close_after()  # nobody can tell where it would end
     return BadBody("The body of this request breaks off: it cannot be read as HTTP/1.1.")
-
-
-def _told_of(verdict: Verdict) -> dict[str, object]:
-    """What the event says of a managed request; tokens throughout."""
-    told: dict[str, object] = {
-        "window": verdict.window,
-        "window_source": verdict.window_source or "unknown",
-        "tokens": verdict.forwarded,
-        "original_tokens": verdict.original,
-        "raw_tokens": verdict.raw,
-        "reported_tokens": verdict.reported,
-        "usage_based": verdict.usage_based,
-        "actions": verdict.actions,
-        "checkpoint": verdict.checkpoint_id,
-    }
-    if verdict.reason:
-        told["reason"] = verdict.reason
-    if verdict.pins:
-        told |= {"pins": verdict.pins, "pins_in_view": verdict.pins_kept}
-    if verdict.side_calls:
-        told["side_calls"] = [
-            {
-                "outcome": call.outcome,
-                "prompt_tokens": call.usage.prompt_tokens if call.usage else None,
-                "completion_tokens": call.usage.completion_tokens if call.usage else None,
-            }
-            for call in verdict.side_calls
-        ]
-    return told
 
 
 def _is_an_answer(fault: Exception) -> bool:

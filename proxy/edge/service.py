@@ -6,6 +6,7 @@ goes to the server. What has been accepted gets its time to end when the process
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -27,6 +28,7 @@ from proxy.edge.headers import Base
 from proxy.edge.ledger import Ledger
 from proxy.edge.performer import Surroundings
 from proxy.edge.questions import Questions
+from proxy.edge.readiness import Readiness
 from proxy.edge.server import LAST_SECOND, Parts, Server
 from proxy.edge.sidecalls import SideCaller
 from proxy.edge.summaries import Summaries
@@ -65,7 +67,12 @@ async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> Asyn
                 discovery=discovery,
                 counts=Counts(questions, clock),
                 ledger=Ledger(clock),
+                metrics=parts.metrics,
+                readiness=Readiness(
+                    parts.store_answers, questions if config.ready_needs_upstream else None, clock
+                ),
                 clock=clock,
+                stopwatch=time.perf_counter,
                 deadline=config.manage_deadline,
             )
             server = Server(config, around, log)
@@ -110,6 +117,7 @@ async def _summaries(
         caller,
         parts.memories.keep,
         parts.log,
+        note=parts.metrics.note_side_call,
         prepares=_has_room_for_side_calls(config),
         patience=config.side_calls.deadline
         + LAST_SECOND,  # for a call that waits behind others, or on the store

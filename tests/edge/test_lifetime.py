@@ -178,6 +178,7 @@ SERVING = """
 import asyncio, sys
 from proxy.config import Address, Config, Discovery, LogFormat, LogOptions, Upstream
 from proxy.edge import logs
+from proxy.edge.metrics import Metrics
 from proxy.edge.server import Parts
 from proxy.edge.service import serve
 from tests.edge.proxied import Lettered, memories
@@ -185,7 +186,8 @@ from tests.edge.proxied import Lettered, memories
 options = LogOptions(format=LogFormat.JSON)
 config = Config(upstream=Upstream(sys.argv[1]), listen=Address("127.0.0.1", 0), log=options,
     discovery=Discovery(enabled=False))
-asyncio.run(serve(config, Parts(Lettered(), memories(), logs.build(options)), grace=20.0))
+parts = Parts(Lettered(), memories(), logs.build(options), Metrics(), lambda: True)
+asyncio.run(serve(config, parts, grace=20.0))
 """
 
 

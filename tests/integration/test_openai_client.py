@@ -12,6 +12,7 @@ from proxy.demo.rules import Temper
 from proxy.demo.upstream import DemoUpstream
 from proxy.edge import logs, service
 from proxy.edge.memories import Memories
+from proxy.edge.metrics import Metrics
 from proxy.edge.server import Parts
 from proxy.edge.tokenizer import Tokenizer
 from proxy.stores.memory import MemoryStore
@@ -34,7 +35,7 @@ async def client(upstream: DemoUpstream) -> AsyncIterator[openai.AsyncOpenAI]:
     tokenizer = Tokenizer(log)
     store = MemoryStore(lambda: 0.0, max_entries=1000, max_age=1000)
     memories = Memories(store, upstream.base_url)
-    parts = Parts(tokenizer, memories, log)
+    parts = Parts(tokenizer, memories, log, Metrics(), lambda: True)
     async with (
         service.running(config, parts) as url,
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="a-key", max_retries=0) as made,

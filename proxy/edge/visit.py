@@ -1,0 +1,195 @@
+"""One request on its way through, and what is told of it when it is over: one event, and the metrics.
+
+Rules. What is told are counts, fixed words, and names that are bounded: no content, no key, no query. Requests to our
+own endpoints are in the log alone, and those that machines ask again and again at debug. Nothing is decided here.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+from structlog.typing import FilteringBoundLogger
+
+from proxy.context.policy import Mode
+from proxy.edge import admin
+from proxy.edge.downstream import Downstream
+from proxy.edge.gate import Admitted, Gate
+from proxy.edge.ledger import Beginning
+from proxy.edge.metrics import Finished, Metrics
+from proxy.edge.performer import Performer
+from proxy.edge.sidecalls import Origin
+from proxy.edge.upstream import Upload
+from proxy.edge.windows import MODEL_CHARACTERS
+from proxy.exchange import Decision, Verdict
+
+_PATH_CHARACTERS: Final = 300
+"""A path is the client's text; the log takes no more of it."""
+
+_MOST_PLACES: Final = 100
+"""Edits of one request that an event tells one by one: the newest."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request.
+
+    reason     why it ended otherwise than by an answer of the upstream's, a fixed word, or empty
+    bypass     why it was passed on unmanaged, a fixed word, or empty
+    actions    what the answer's header says of a bypass, where it says something
+    performer  conducts it, where it is managed
+    beginning  how its prompt begins, where it was answered
+    """
+
+    request: web.BaseRequest
+    gate: Gate
+    client: Downstream
+    origin: Origin
+    began: float
+    admitted: Admitted = field(default_factory=lambda: Admitted(()))
+    mode: Mode | None = None
+    body: bytes | None = None
+    upload: Upload | None = None
+    received_bytes: int = 0
+    model: str = ""
+    reason: str = ""
+    bypass: str = ""
+    actions: str = ""
+    upstream_status: int | None = None
+    performer: Performer | None = None
+    beginning: Beginning | None = None
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        return self.request.method
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What is known of a managed request; of one that failed as far as it got."""
+        return self.performer.verdict if self.performer is not None and not self.bypass else None
+
+
+class Teller:
+    """Tells the log and the metrics of each request; `stopwatch` is that by which visits began."""
+
+    def __init__(self, log: FilteringBoundLogger, metrics: Metrics, stopwatch: Callable[[], float]) -> None:
+        self._log = log
+        self._metrics = metrics
+        self._stopwatch = stopwatch
+
+    def begun(self, visit: Visit) -> None:
+        """A request has come in; `ended` will hear of its end."""
+        if not admin.is_own(visit.origin.path):
+            self._metrics.begun()
+
+    def ended(self, visit: Visit) -> None:
+        """One event, and the metrics; of a managed request also the decision, where the log wants to know that."""
+        path, seconds = visit.origin.path, self._stopwatch() - visit.began
+        level = logging.DEBUG if admin.is_polled(path) else logging.INFO
+        if self._log.is_enabled_for(level):
+            self._log.log(level, "request", **_told_of(visit, seconds))
+        verdict = visit.verdict
+        if verdict is not None and verdict.decision is not None:
+            told = _told_of_decision(verdict, verdict.decision)
+            self._log.debug("plan", request_id=visit.client.request_id, **told)
+        if not admin.is_own(path):
+            self._metrics.note(_finished(visit, seconds))
+
+
+def _finished(visit: Visit, seconds: float) -> Finished:
+    client, performer = visit.client, visit.performer
+    return Finished(
+        mode=visit.mode,
+        status=client.sent_status,
+        complete=client.complete,
+        reason=visit.reason,
+        bypass=visit.bypass,
+        seconds=seconds,
+        verdict=visit.verdict,
+        added=performer.added if performer is not None else None,
+        beginning=visit.beginning,
+    )
+
+
+def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
+    """The event of a request. What does not apply is left out, but for what the client should have got."""
+    client, verdict, added = visit.client, visit.verdict, visit.performer and visit.performer.added
+    answered_otherwise = visit.upstream_status != client.sent_status
+    told: dict[str, object] = {
+        "request_id": client.request_id,
+        "method": visit.method,
+        "path": visit.origin.path[:_PATH_CHARACTERS],
+        "status": client.sent_status,
+        "complete": client.complete,
+        "bytes_in": visit.received_bytes + (visit.upload.size if visit.upload else 0),
+        "bytes_out": client.sent_bytes,
+        "seconds": round(seconds, 4),
+    }
+    if verdict is not None:
+        told |= _told_of_verdict(verdict)
+    beside: dict[str, object] = {
+        "upstream_request_id": client.upstream_id,
+        "upstream_status": visit.upstream_status if answered_otherwise else None,
+        "mode": visit.mode and str(visit.mode),
+        "model": visit.model[:MODEL_CHARACTERS],
+        "reason": visit.reason or visit.bypass,
+        "actions": visit.actions,
+        "beginning": visit.beginning and str(visit.beginning.repeats),
+        "usage_unread": visit.performer and visit.performer.unread,
+        "added": added and {"before": round(added.before, 4), "after": round(added.after, 4)},
+        "spent": {kind: round(took, 4) for kind, took in visit.spent.items()},
+    }
+    return told | {name: value for name, value in beside.items() if value}
+
+
+def _told_of_verdict(verdict: Verdict) -> dict[str, object]:
+    """What the event says of a managed request; tokens throughout."""
+    told: dict[str, object] = {
+        "window": verdict.window,
+        "window_source": verdict.window_source or "unknown",
+        "trigger": verdict.trigger,
+        "tokens": verdict.forwarded,
+        "original_tokens": verdict.original,
+        "raw_tokens": verdict.raw,
+        "factor": round(verdict.factor, 4) if verdict.factor is not None else None,
+        "reported_tokens": verdict.reported,
+        "usage_based": verdict.usage_based,
+        "actions": verdict.actions,
+        "checkpoint": verdict.checkpoint_id,
+    }
+    if verdict.reason:
+        told["reason"] = verdict.reason
+    if verdict.usage and verdict.usage.cached is not None:
+        told["cached_tokens"] = verdict.usage.cached
+    if verdict.removed is not None:
+        told["removed_tokens"] = verdict.removed
+    if verdict.pins:
+        told |= {"pins": verdict.pins, "pins_in_view": verdict.pins_kept}
+    if verdict.side_calls:
+        told["side_calls"] = [
+            {
+                "outcome": call.outcome,
+                "prompt_tokens": call.usage.prompt_tokens if call.usage else None,
+                "completion_tokens": call.usage.completion_tokens if call.usage else None,
+            }
+            for call in verdict.side_calls
+        ]
+    return told
+
+
+def _told_of_decision(verdict: Verdict, decision: Decision) -> dict[str, object]:
+    """What was decided, by words, indices and counts."""
+    return {
+        "why": decision.why,
+        "trigger": verdict.trigger,
+        "target": decision.target,
+        "original_tokens": verdict.original,
+        "tokens": verdict.forwarded,
+        "edits": len(decision.edits),
+        "places": [
+            {"action": each.action, "first": each.first, "last": each.last, "new": each.is_new}
+            for each in decision.edits[-_MOST_PLACES:]
+        ],
+    }
