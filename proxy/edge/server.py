@@ -32,7 +32,7 @@ from proxy.edge.performer import Measures, Overdue, Performer, Remembers, Surrou
 from proxy.edge.sidecalls import Origin
 from proxy.edge.upstream import Body, Reply, Upload, next_piece
 from proxy.edge.visit import Teller, Visit
-from proxy.edge.windows import Windows
+from proxy.edge.windows import MODEL_CHARACTERS, Windows
 from proxy.errors import (
     BadBody,
     BodyTooLarge,
