@@ -12,7 +12,8 @@ of the prefixes. A second run has an upstream that adds 3,000 hidden tokens to e
   first   the first request of a conversation (prompts over 1,000 tokens)
   later   every further one (prompts over 8,000 tokens)
   cut     the first one after a cut (prompts over 2,000 tokens)
-  over    forwarded prompts that truly exceed the window, of all that were forwarded
+  over    forwarded prompts that truly exceed the window; of them those that were expected to be within the budget (the
+          proxy would shorten the others further, here there is nothing left to cut); of all that were forwarded
 
 Three ways are shown: the estimate as it is, one factor for all (the last answer's), and ours.
 """
@@ -30,7 +31,17 @@ from typing import Protocol
 
 from benchmarks.recorded import Half
 from proxy.context import budget
-from proxy.context.calibration import UNCALIBRATED, Anchor, CalibrationPolicy, expect, follow, learn
+from proxy.context.budget import Budget
+from proxy.context.calibration import (
+    UNCALIBRATED,
+    Anchor,
+    CalibrationPolicy,
+    Prompt,
+    Report,
+    expect,
+    follow,
+    learn,
+)
 from proxy.context.conversation import read_message
 from proxy.context.policy import ModelPolicy
 from proxy.context.tokens import REPLY_PRIMING, extras_size, message_size
@@ -84,14 +95,22 @@ def _points(recording: Recording, rows: list[dict[str, object]], count) -> Itera
 # --- the ways ---------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Sent:
+    """So many raw tokens, sent of this prompt."""
+
+    raw: int
+    prompt: Prompt
+
+
 class Way(Protocol):
     """A way to expect counts."""
 
-    def tokens(self, talk: str, raw: int) -> float:
+    def tokens(self, talk: str, sent: Sent) -> float:
         """The count that is expected of a prompt."""
         ...
 
-    def learn(self, talk: str, raw: int, true: int) -> None:
+    def learn(self, talk: str, sent: Sent, true: int) -> None:
         """Take in what the upstream counted."""
         ...
 
@@ -103,10 +122,10 @@ class Way(Protocol):
 class AsItIs:
     """No correction."""
 
-    def tokens(self, talk: str, raw: int) -> float:
-        return raw
+    def tokens(self, talk: str, sent: Sent) -> float:
+        return sent.raw
 
-    def learn(self, talk: str, raw: int, true: int) -> None: ...
+    def learn(self, talk: str, sent: Sent, true: int) -> None: ...
 
     def caution(self, talk: str) -> float:
         return 0.0
@@ -118,11 +137,11 @@ class OneFactor:
     def __init__(self) -> None:
         self._factor = 1.0
 
-    def tokens(self, talk: str, raw: int) -> float:
-        return raw * self._factor
+    def tokens(self, talk: str, sent: Sent) -> float:
+        return sent.raw * self._factor
 
-    def learn(self, talk: str, raw: int, true: int) -> None:
-        self._factor = min(max(true / raw, 0.25), 4.0)
+    def learn(self, talk: str, sent: Sent, true: int) -> None:
+        self._factor = min(max(true / sent.raw, 0.25), 4.0)
 
     def caution(self, talk: str) -> float:
         return 0.0
@@ -136,13 +155,15 @@ class Ours:
         self._known = UNCALIBRATED
         self._anchors: dict[str, Anchor] = {}
 
-    def tokens(self, talk: str, raw: int) -> float:
-        return expect(self._known, self._anchors.get(talk), self._policy).tokens(raw)
+    def tokens(self, talk: str, sent: Sent) -> float:
+        expected = expect(self._known, self._anchors.get(talk), self._policy, sent.prompt)
+        return expected.tokens(sent.raw)
 
-    def learn(self, talk: str, raw: int, true: int) -> None:
+    def learn(self, talk: str, sent: Sent, true: int) -> None:
         anchor = self._anchors.get(talk, Anchor("tip", "mark"))
-        self._anchors[talk] = follow(self._known, anchor, raw, true, self._policy)
-        self._known = learn(self._known, raw, true, self._policy)
+        report = Report(sent.raw, true, sent.prompt)
+        self._anchors[talk] = follow(self._known, anchor, report, self._policy)
+        self._known = learn(self._known, sent.raw, true, self._policy)
 
     def caution(self, talk: str) -> float:
         anchor = self._anchors.get(talk)
@@ -159,26 +180,37 @@ WAYS: Mapping[str, type[Way]] = {"as it is": AsItIs, "one factor": OneFactor, "o
 
 @dataclass
 class Talk:
-    """A conversation under way; `cut_raw` and `cut_true` are the tokens that were cut off, ours and theirs."""
+    """A conversation under way; what stands between its first point and `cut` was cut off."""
 
     id: str
     points: Sequence[Point]
     next: int = 0
-    cut_raw: int = 0
-    cut_true: int = 0
+    cut: int = 0
+
+    def sent(self, backend: str, cut: int) -> Sent:
+        """The next prompt with so much cut off."""
+        first, gone, whole = (self.points[at].raw[backend] for at in (0, cut, self.next))
+        return Sent(whole - gone + first, Prompt(whole, first))
+
+    def true(self, backend: str) -> int:
+        """What the upstream counts of it."""
+        first, gone, whole = (self.points[at].true[backend] for at in (0, self.cut, self.next))
+        return whole - gone + first
 
 
 @dataclass
 class Errors:
-    """Relative errors by kind of request, and how many prompts were over the window."""
+    """Relative errors by kind of request, and how many prompts were over the window, and how many unawares."""
 
     by_kind: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in LEAST})
     forwarded: int = 0
     over: int = 0
+    unawares: int = 0
 
-    def note(self, kind: str, expected: float, true: int, window: int) -> None:
+    def note(self, kind: str, expected: float, true: int, limits: Budget) -> None:
         self.forwarded += 1
-        self.over += true > window
+        self.over += true > limits.window
+        self.unawares += expected <= limits.tokens and true > limits.window
         if true > LEAST[kind]:
             self.by_kind[kind].append(abs(expected - true) / true)
 
@@ -206,7 +238,7 @@ def served(
 
 
 def _request(talk: Talk, way: Way, backend: str, errors: Errors, *, hidden: int, window: int) -> None:
-    point, policy = talk.points[talk.next], ModelPolicy()
+    policy = ModelPolicy()
     limits = budget.work_out(
         window,
         None,
@@ -218,29 +250,23 @@ def _request(talk: Talk, way: Way, backend: str, errors: Errors, *, hidden: int,
     )
     assert limits is not None
     kind = "later" if talk.next else "first"
-    raw = point.raw[backend] - talk.cut_raw
-    if way.tokens(talk.id, raw) > limits.trigger and _cut(talk, way, backend, limits.target):
+    expected = way.tokens(talk.id, talk.sent(backend, talk.cut))
+    if expected > limits.trigger and _cut(talk, way, backend, limits.target):
         kind = "cut"
-    raw, true = point.raw[backend] - talk.cut_raw, point.true[backend] + hidden - talk.cut_true
-    errors.note(kind, way.tokens(talk.id, raw), true, window)
-    way.learn(talk.id, raw, true)
+    sent, true = talk.sent(backend, talk.cut), talk.true(backend) + hidden
+    errors.note(kind, way.tokens(talk.id, sent), true, limits)
+    way.learn(talk.id, sent, true)
     talk.next += 1
 
 
 def _cut(talk: Talk, way: Way, backend: str, target: int) -> bool:
     """Cut the messages between the first prefix and a later one off; False where that is of no use."""
-    first, last = talk.points[0], talk.points[talk.next]
-    found = None
-    for point in talk.points[: talk.next]:
-        gone = point.raw[backend] - first.raw[backend]
-        if gone > talk.cut_raw:
-            found = point
-            if way.tokens(talk.id, last.raw[backend] - gone) <= target:
-                break
-    if found is None:
+    now = talk.points[talk.cut].raw[backend]
+    cuts = [at for at in range(talk.next) if talk.points[at].raw[backend] > now]
+    if not cuts:
         return False
-    talk.cut_raw = found.raw[backend] - first.raw[backend]
-    talk.cut_true = found.true[backend] - first.true[backend]
+    fits = (at for at in cuts if way.tokens(talk.id, talk.sent(backend, at)) <= target)
+    talk.cut = next(fits, cuts[-1])
     return True
 
 
@@ -254,7 +280,7 @@ def report(folder: Path, half: Half, windows: Sequence[int], streams: int) -> It
                 for backend in BACKENDS:
                     errors = served(talks, way(), backend, hidden=hidden, window=window, streams=streams)
                     cells = "  ".join(_cell(errors.by_kind[kind]) for kind in LEAST)
-                    over = f"{errors.over:3} of {errors.forwarded}"
+                    over = f"{errors.over:3} {errors.unawares:3} of {errors.forwarded}"
                     yield f"{window:6}  {hidden:6}  {name:<10}  {backend:<9}  {cells}  {over}"
 
 

@@ -9,13 +9,17 @@ growing one, and teaches nothing.
 
 How it was found: recorded conversations with the true counts of seven tokenizers and templates, eight of them at once
 on one upstream (`benchmarks/count_error.py`). One factor for all is worse than none there. A prompt that grew is off by
-little when only its growth is estimated; one that was cut is not what it was, so there the whole is estimated anew, by
-the slope of what was said of late.
+little when only its growth is estimated; one that was cut is not what it was, so there each part of it is taken at what
+it was counted at before (`trail`). To learn what digits cost beside other text would take the mean after a cut from 1.6
+to 1.5 %, and the 95th percentile of the others from 1.5 to 1.2 %; it is left out for what it adds to every request.
 """
 
 from dataclasses import dataclass, replace
 from math import exp, isfinite
 from typing import TypeGuard
+
+from proxy.context import trail
+from proxy.context.trail import Curve, Trail
 
 MEMORY = 0.98
 """What remains of a model's sums when an answer is added: about the last fifty answers decide."""
@@ -23,8 +27,8 @@ MEMORY = 0.98
 RIDGE = 2e-9
 """Squared inverse tokens by which answers of equal size are kept from deciding about the offset."""
 
-OFFSETS = (-500.0, 20_000.0)
-"""Tokens that an upstream may add to every prompt, or take off it; hidden prompts of 300 to 5,000 are known."""
+OFFSETS = (0.0, 20_000.0)
+"""Tokens that an upstream may add to every prompt; hidden prompts of 300 to 5,000 are known, and none takes any off."""
 
 HORIZON = 0.15
 """The newest share of a conversation's prompt whose slope is taken for what comes next."""
@@ -32,8 +36,11 @@ HORIZON = 0.15
 TRUST = 1500.0
 """Tokens of growth that count as much as all that was known of a conversation's slope before."""
 
+PRIOR = 1000.0
+"""Tokens of a conversation that count as much as all that is known of its model, for what a token of it is worth."""
+
 SHRUNK = 0.97
-"""A prompt of less than this share of the one before was cut."""
+"""A prompt of less than this share of the one before, with what was appended to it, was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,32 @@ UNCALIBRATED = Calibration()
 
 
 @dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request as its client made it, in raw tokens.
+
+    whole   all of it, before anything is cut
+    front   of it what stands at the beginning and stays when history is cut
+    """
+
+    whole: float
+    front: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an upstream counted of a prompt: `raw` tokens were sent of it, all of it where `prompt` is None."""
+
+    raw: float
+    tokens: float
+    prompt: Prompt | None = None
+
+    @property
+    def whole(self) -> float:
+        """Raw tokens of the request as its client made it."""
+        return self.prompt.whole if self.prompt else self.raw
+
+
+@dataclass(frozen=True, slots=True)
 class Anchor:
     """What the upstream counted of a conversation's last prompt; `raw`, our estimate, is 0 while no count is believed.
 
@@ -128,6 +161,7 @@ class Anchor:
     growth, grown   reported and raw tokens of what was appended of late, the oldest fading
     peak, peak_raw  the largest report since the prompt was last cut, believed or not, and the raw tokens it was made of
     last, last_raw  the same of the last report
+    trail    the counts along the whole conversation, as its client sends it
     Behind the peak `still` answers said what only a server says that cuts prompts. `odd` answers in a row were far off
     what was expected and agreed; `odd_reported` and `odd_raw` are the last.
     """
@@ -146,6 +180,7 @@ class Anchor:
     last: float = 0.0
     last_raw: float = 0.0
     still: int = 0
+    trail: Trail = ()
 
     @property
     def seems_cut(self) -> bool:
@@ -161,28 +196,44 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Lines for the next prompt of one conversation: one for a prompt that grew, one for a prompt that was cut."""
+    """What to expect of a prompt that grew, and of one that was cut."""
 
     grown: Line
-    cut: Line
-    last: float | None = None
-    """Raw tokens of the last prompt; None where no count of this conversation is known."""
+    cut: Line | Curve
+    uncut: float | None = None
+    """Raw tokens that the prompt has if no more is cut; None where no count of this conversation is known."""
+
+    def is_cut(self, raw: float) -> bool:
+        """Whether a prompt of so many raw tokens is none that goes on from the last count."""
+        return self.uncut is None or raw < self.uncut * SHRUNK
 
     def tokens(self, raw: float) -> float:
         """The upstream's count that is expected of a prompt of so many raw tokens."""
-        was_cut = self.last is None or raw < self.last * SHRUNK
-        return (self.cut if was_cut else self.grown).tokens(raw)
+        return (self.cut if self.is_cut(raw) else self.grown).tokens(raw)
 
 
-def expect(known: Calibration, anchor: Anchor | None, policy: CalibrationPolicy) -> Expected:
-    """What to expect of the next prompt."""
+def expect(
+    known: Calibration, anchor: Anchor | None, policy: CalibrationPolicy, prompt: Prompt | None = None
+) -> Expected:
+    """What to expect of this prompt; without one, of the last one once more."""
     line = known.line(policy)
     if anchor is None or not anchor.raw or policy.is_off:
         return Expected(line, line)
-    own = policy.bounded((anchor.reported - line.offset) / anchor.raw)
-    recent = policy.bounded((anchor.growth + TRUST * own) / (anchor.grown + TRUST))
-    grown = Line(recent, anchor.reported - recent * anchor.raw)
-    return Expected(grown, Line(recent, line.offset), anchor.raw)
+    slope = _slope(anchor, line, policy)
+    grown = Line(slope, anchor.reported - slope * anchor.raw)
+    if not anchor.trail:
+        return Expected(grown, Line(slope, line.offset), anchor.raw)
+    (raw, tokens), (end, _) = anchor.trail[0], anchor.trail[-1]
+    prompt = prompt or Prompt(end)
+    offset = min(line.offset, tokens - policy.lowest * raw)
+    curve = trail.when_cut(((0.0, offset), *anchor.trail), prompt.whole, prompt.front, slope)
+    return Expected(grown, curve, anchor.raw + max(0.0, prompt.whole - end))
+
+
+def _slope(anchor: Anchor, line: Line, policy: CalibrationPolicy) -> float:
+    """What a raw token that comes next in this conversation is expected to cost."""
+    own = policy.bounded((anchor.reported - line.offset + PRIOR * line.slope) / (anchor.raw + PRIOR))
+    return policy.bounded((anchor.growth + TRUST * own) / (anchor.grown + TRUST))
 
 
 def learn(
@@ -216,62 +267,74 @@ def learn(
     )
 
 
-def follow(
-    known: Calibration,
-    anchor: Anchor,
-    raw_tokens: float | None,
-    reported_tokens: float | None,
-    policy: CalibrationPolicy,
-) -> Anchor:
-    """The anchor of a conversation after one more answer, as `learn` takes it; the same object for what is no count."""
-    if not (_is_count(raw_tokens) and _is_count(reported_tokens)):
+def follow(known: Calibration, anchor: Anchor, report: Report, policy: CalibrationPolicy) -> Anchor:
+    """The anchor of a conversation after one more answer; the same object for what is no count."""
+    raw, tokens = report.raw, report.tokens
+    if not (_is_count(raw) and _is_count(tokens)) or max(raw, tokens) < policy.min_tokens:
         return anchor
-    if max(raw_tokens, reported_tokens) < policy.min_tokens:
-        return anchor
-    is_still = stands_still(anchor, raw_tokens, reported_tokens)
-    still = anchor.still + _tells_a_cut(anchor, raw_tokens, reported_tokens)
-    if not is_still or _tells_none(anchor, raw_tokens, reported_tokens):
+    is_still = stands_still(anchor, raw, tokens)
+    still = anchor.still + _tells_a_cut(anchor, raw, tokens)
+    if not is_still or _tells_none(anchor, raw, tokens):
         still = 0
-    anchor = replace(anchor, still=still, last=reported_tokens, last_raw=raw_tokens)
+    anchor = replace(anchor, still=still, last=tokens, last_raw=raw)
     if is_still:
         return anchor
-    anchor = _raised(anchor, raw_tokens, reported_tokens)
-    if _is_odd(
-        expect(known, anchor, policy),
-        bool(anchor.raw) or known.samples >= SETTLED,
-        raw_tokens,
-        reported_tokens,
-    ):
+    anchor = _raised(anchor, raw, tokens)
+    is_known = bool(anchor.raw) or known.samples >= SETTLED
+    if _is_odd(expect(known, anchor, policy, report.prompt), is_known, raw, tokens):
         before = (anchor.odd, anchor.odd_reported, anchor.odd_raw)
-        odd = anchor.odd + 1 if _agrees(*before, reported_tokens, raw_tokens) else 1
-        within = policy.lowest <= reported_tokens / raw_tokens <= policy.highest
+        odd = anchor.odd + 1 if _agrees(*before, tokens, raw) else 1
+        within = policy.lowest <= tokens / raw <= policy.highest
         if odd < ENOUGH or not within:
-            return replace(anchor, odd=odd, odd_reported=reported_tokens, odd_raw=raw_tokens)
-        anchor = replace(anchor, raw=0.0, reported=0.0, growth=0.0, grown=0.0)
-    return _moved(anchor, raw_tokens, reported_tokens)
+            return replace(anchor, odd=odd, odd_reported=tokens, odd_raw=raw)
+        anchor = replace(anchor, raw=0.0, reported=0.0, growth=0.0, grown=0.0, trail=())
+    return _moved(known, anchor, report, policy)
 
 
-def counted(anchor: Anchor, raw_tokens: float, tokens: float, policy: CalibrationPolicy) -> Anchor:
+def counted(known: Calibration, anchor: Anchor, report: Report, policy: CalibrationPolicy) -> Anchor:
     """The anchor of a conversation whose next prompt the upstream has counted exactly before it was sent.
 
     What lies beyond the bounds is not believed, nor is less than any text was ever counted, by a server that leaves out
     the tools, say; then it is the same object.
     """
     lowest = max(policy.lowest, PLAUSIBLE[0])
-    if raw_tokens <= 0 or not lowest <= tokens / raw_tokens <= policy.highest:
+    if report.raw <= 0 or not lowest <= report.tokens / report.raw <= policy.highest:
         return anchor
-    return _moved(anchor, raw_tokens, tokens)
+    return _moved(known, anchor, report, policy)
 
 
-def _moved(anchor: Anchor, raw: float, tokens: float) -> Anchor:
+def refused(known: Calibration, anchor: Anchor, report: Report, policy: CalibrationPolicy) -> Anchor:
+    """The anchor of a conversation whose prompt was refused as being of so many tokens.
+
+    All that was expected of it is given up for that; what its parts were counted at too, where it does not come to as
+    much.
+    """
+    walked = _moved(known, anchor, report, policy).trail
+    begun = Anchor(anchor.tip, anchor.mark, report.raw, report.tokens, trail=walked)
+    cut = expect(known, begun, policy, report.prompt).cut
+    return begun if report.tokens <= AGREE * cut.tokens(report.raw) else replace(begun, trail=())
+
+
+def _moved(known: Calibration, anchor: Anchor, report: Report, policy: CalibrationPolicy) -> Anchor:
     """The anchor at its new place, with what growth has told."""
+    raw, tokens, growth, grown = report.raw, report.tokens, anchor.growth, anchor.grown
     appended, told = raw - anchor.raw, tokens - anchor.reported
-    growth, grown = anchor.growth, anchor.grown
-    if anchor.raw and appended >= _LEAST_GROWTH and _SLOPES[0] < told / appended < _SLOPES[1]:
+    tells = bool(anchor.raw) and appended >= _LEAST_GROWTH and _SLOPES[0] < told / appended < _SLOPES[1]
+    if tells:
         kept = exp(-appended / (HORIZON * anchor.raw + _SHORTEST_HORIZON))
         growth, grown = growth * kept + told, grown * kept + appended
     settled = replace(anchor, odd=0, odd_reported=0.0, odd_raw=0.0)
-    return replace(settled, raw=raw, reported=tokens, growth=growth, grown=grown)
+    moved = replace(settled, raw=raw, reported=tokens, growth=growth, grown=grown)
+    is_cut = expect(known, anchor, policy, report.prompt).is_cut(raw)
+    rate = told / appended if tells and not is_cut else _slope(moved, known.line(policy), policy)
+    return replace(moved, trail=_walked(anchor, report, rate))
+
+
+def _walked(anchor: Anchor, report: Report, rate: float) -> Trail:
+    """The trail up to the whole conversation, at so many tokens for each raw one that was not counted."""
+    if anchor.raw and anchor.trail:
+        return trail.extended(anchor.trail, report.whole, rate)
+    return ((report.whole, round(report.tokens + rate * (report.whole - report.raw), 1)),)
 
 
 def _raised(anchor: Anchor, raw: float, reported: float) -> Anchor:

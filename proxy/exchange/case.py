@@ -11,7 +11,7 @@ from functools import cached_property
 
 from proxy.context import budget, calibration, checkpoint, pins, planner, rawjson, view
 from proxy.context.budget import Budget, Window
-from proxy.context.calibration import Anchor, Expected
+from proxy.context.calibration import Anchor, Expected, Prompt, Report
 from proxy.context.conversation import Conversation
 from proxy.context.edits import NOTHING, Edits, encode
 from proxy.context.planner import Plan
@@ -153,10 +153,25 @@ class Case:
         mine = (each for each in self.memory.anchors if each.tip in places and each.mark == self.sound.mark)
         return max(mine, key=lambda each: places[each.tip], default=None)
 
+    @property
+    def begun_anchor(self) -> Anchor:
+        """The anchor as it goes on with this request, before anything is counted of it."""
+        return replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
+
+    @cached_property
+    def prompt(self) -> Prompt:
+        """The request as its client made it."""
+        sizes, extras = self.measured.sizes, self.measured.extras
+        stays, turns = len(self.sound.conversation.head), self.sound.conversation.turn_starts
+        if len(turns) == 1:  # the one request of an agent's run, which every cut leaves where it is
+            stays += turns[0] + 1
+        return Prompt(request_size(sizes, extras), request_size(sizes[:stays], extras))
+
     @cached_property
     def expected(self) -> Expected:
         """What the upstream will count."""
-        return calibration.expect(self.memory.calibration, self.anchor, self.terms.policy.calibration)
+        policy = self.terms.policy.calibration
+        return calibration.expect(self.memory.calibration, self.anchor, policy, self.prompt)
 
     @cached_property
     def window(self) -> Window | None:
@@ -186,7 +201,8 @@ class Case:
         if self.terms.policy.calibration.is_off:
             return 0.0
         return budget.caution(
-            knows_model=self.memory.calibration.samples > 0, knows_conversation=self.expected.last is not None
+            knows_model=self.memory.calibration.samples > 0,
+            knows_conversation=self.expected.uncut is not None,
         )
 
     @cached_property
@@ -239,7 +255,7 @@ class Case:
             case Count.UPSTREAM:
                 return True
             case Count.AUTO:
-                near = NEAR if self.expected.last is not None else NEAR_AT_FIRST
+                near = NEAR if self.expected.uncut is not None else NEAR_AT_FIRST
                 trigger = self.budget.trigger if self.budget else 0
                 return abs(self.tokens(raw) - trigger) <= near * trigger
 
@@ -253,11 +269,16 @@ class Case:
         """The same with what the upstream counted of a prompt of so many raw tokens."""
         if tokens is None:
             return self
-        begun = replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
-        mine = calibration.counted(begun, raw, tokens, self.terms.policy.calibration)
+        report, policy = Report(raw, tokens, self.prompt), self.terms.policy.calibration
+        mine = calibration.counted(self.memory.calibration, self.begun_anchor, report, policy)
         others = tuple(each for each in self.memory.anchors if each is not self.anchor)
         memory = replace(self.memory, anchors=(mine, *others))
         return replace(self, memory=memory, counted=(raw, tokens), uncounted=self)
+
+    def anchor_refused(self, raw: int, tokens: int) -> Anchor:
+        """The anchor after a refusal that told the exact count of so many raw tokens."""
+        report, policy = Report(raw, tokens, self.prompt), self.terms.policy.calibration
+        return calibration.refused(self.memory.calibration, self.begun_anchor, report, policy)
 
     def is_miscounted(self, raw: int | None, reported: float | None) -> bool:
         """Whether the upstream itself reports more for a prompt than it counted of that very prompt before."""
@@ -377,7 +398,7 @@ class Case:
             original=self.tokens(raw),
             forwarded=self.tokens(raw),
             raw=raw,
-            usage_based=self.expected.last is not None,
+            usage_based=self.expected.uncut is not None,
             side_calls=draft.side_calls,
             checkpoint_id=checkpoint_id,
             summary_id=self.chain[covered - 1] if covered else None,
@@ -411,9 +432,10 @@ class Case:
 
     def _followed(self, verdict: Verdict) -> Anchor:
         """This conversation's anchor after the answer."""
-        begun = replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
-        policy = self.terms.policy.calibration
-        return calibration.follow(self.memory.calibration, begun, verdict.raw, verdict.reported, policy)
+        if verdict.raw is None or verdict.reported is None:
+            return self.begun_anchor
+        report, policy = Report(verdict.raw, verdict.reported, self.prompt), self.terms.policy.calibration
+        return calibration.follow(self.memory.calibration, self.begun_anchor, report, policy)
 
     def _stands_still(self, verdict: Verdict) -> bool:
         if self.anchor is None or verdict.raw is None or verdict.reported is None:

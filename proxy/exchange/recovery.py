@@ -98,4 +98,4 @@ def _anchor(case: Case, overflow: Overflow, raw: int) -> Anchor | None:
     )
     if not within or counted == case.tokens(raw):
         return None
-    return Anchor(case.chain[-1], case.sound.mark, raw, counted)
+    return case.anchor_refused(raw, counted)

@@ -46,9 +46,9 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 )
 
 # Within `context`: planner -> strategies -> cuts -> pins -> situation -> summary, view -> edits, tokens -> conversation
-# -> rawjson. Pictures are sized for tokens. Budget, calibration, clip and edits stand alone; the policy's frozen values
-# lie below whatever obeys them and know those at most. The invariants are for tests, so nothing that serves may know
-# them.
+# -> rawjson. Pictures are sized for tokens. Budget, trail, clip and edits stand alone, calibration knows trails; the
+# policy's frozen values lie below whatever obeys them and know those at most. The invariants are for tests, so nothing
+# that serves may know them.
 _MESSAGES: Final = frozenset({"conversation", "rawjson"})
 _SIZES: Final = _MESSAGES | {"tokens", "pictures"}
 _SITUATION: Final = _SIZES | {"summary", "clip", "edits", "view", "policy", "budget"}
@@ -74,7 +74,8 @@ CONTEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "edits": frozenset(),
         "clip": frozenset(),
         "budget": frozenset(),
-        "calibration": frozenset(),
+        "calibration": frozenset({"trail"}),
+        "trail": frozenset(),
     }
 )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from proxy.context.calibration import CalibrationPolicy
+from proxy.context.calibration import Anchor, CalibrationPolicy
 from proxy.context.edits import Cut, Edits
 from proxy.edge.memories import Memories
 from proxy.errors import StoreUnavailable
@@ -68,6 +68,17 @@ async def test_what_was_learned_belongs_to_one_model_of_one_upstream(model: str)
     assert found.refuses_usage
     for other in (await memories.recall("another", CHAIN), await Memories(kept, "v").recall(model, CHAIN)):
         assert other == Memory()
+    await memories.close()
+
+
+async def test_counts_of_a_conversation_are_read_whatever_version_wrote_them() -> None:
+    kept = store()
+    memories = Memories(kept, "u")
+    anchor = Anchor("cc", "mark", 2_000.0, 2_300.0, trail=((1_000.0, 1_200.0), (2_000.0, 2_300.5)))
+    await memories.learn(Learn("m", opening="aa", anchors=(anchor,)), BOUNDS)
+    assert (await memories.recall("m", CHAIN, "aa")).anchors == (anchor,)
+    await kept.write({"anchors:bb": b'[{"tip":"cc","mark":"mark","raw":2000.0,"reported":2300.0,"later":1}]'})
+    assert (await memories.recall("m", CHAIN, "bb")).anchors == (Anchor("cc", "mark", 2_000.0, 2_300.0),)
     await memories.close()
 
 
