@@ -4,6 +4,8 @@ Every summary differs from every other, so that a mix-up of two conversations or
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -99,7 +101,7 @@ def share(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags)
 
 
-def test_a_growing_agent_loop_asks_at_most_once_a_cut_and_mostly_extends() -> None:
+def test_b74_a_growing_agent_loop_asks_at_most_once_a_cut_and_mostly_extends() -> None:
     client = run()
     for talk in agent(100):
         client.send(talk)
@@ -219,6 +221,25 @@ def test_a_summary_written_ahead_is_used_at_the_trigger_and_not_before() -> None
     assert client.desk.side_calls - client.cuts in (0, 1), "the last may wait for a trigger still"
     assert [len(view) for view in client.views[:6]] == [len(view) for view in waiting.views[:6]]
     assert share(client.extends()) >= 0.75
+
+
+def test_b75_the_same_conversation_gets_the_same_bytes_in_another_process() -> None:
+    program = (
+        "from tests.test_conversations import *; client = run()\n"
+        "for talk in [*agent(40), *chat(20, 'another')]: client.send(talk)\n"
+        "print(client.cuts, client.views)"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    (output,) = outputs
+    assert int(output.split()[0]) > 1
 
 
 def test_a_replica_that_finds_the_stored_edits_forwards_the_same_bytes() -> None:

@@ -1,7 +1,9 @@
 """Real sockets: a strict upstream whose window is smaller than the proxy knows, and refusals within a stream."""
 
+import asyncio
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +71,56 @@ async def test_b65_a_refusal_behind_an_event_is_passed_on_as_it_is() -> None:
         assert b"Yes." in answer.body
         assert b"maximum context length is 2000" in answer.body
         assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_b124_no_byte_reaches_the_client_while_a_request_may_be_sent_again(stream: bool) -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+    good = sse_answer([GOOD]) if stream else json_answer(GOOD)
+    answers = [
+        replace(json_answer(OVERFLOW, status=400), before=gates[0]),
+        replace(good, before=gates[1]),
+    ]
+    async with (
+        ScriptedUpstream(answers) as upstream,
+        proxied(upstream.url, policy=NO_SIDE_CALLS) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        await client.start(CHAT, talk(24, stream=stream))
+        reading = asyncio.create_task(client.read())
+        for number, gate in enumerate(gates, 1):
+            await upstream.received(number)
+            await turns(proxy.url)
+            assert not reading.done()
+            assert client.unread == b""
+            gate.set()
+        answer = await reading
+        assert (answer.status, answer.body, answer.complete) == (200, good.body, True)
+
+
+async def test_b124_behind_a_comment_that_was_relayed_nothing_is_sent_again() -> None:
+    comment, arrived = b": hello\n\n", asyncio.Event()
+    refusal = b"data: " + json.dumps(OVERFLOW).encode() + b"\n\n"
+    answer = Answer(200, SSE_HEADERS, (comment, arrived, refusal), Framing.CHUNKED)
+    async with (
+        ScriptedUpstream([answer]) as upstream,
+        proxied(upstream.url, policy=NO_SIDE_CALLS) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        await client.start(CHAT, talk(24, stream=True))
+        await client.read_head()
+        assert await client.read_bytes(len(comment)) == comment
+        arrived.set()
+        assert await client.read_bytes(len(refusal)) == refusal
+        assert (await client.read_chunk(), client.ended) == (None, True)
+        assert upstream.request_count == 1
+
+
+async def turns(url: str) -> None:
+    """What has been said is heard meanwhile."""
+    async with RawClient(url) as other:
+        for _ in range(20):
+            await other.get("/-/healthz")
 
 
 async def test_a_refusal_that_teaches_nothing_reaches_the_client_byte_for_byte() -> None:

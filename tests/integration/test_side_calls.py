@@ -9,9 +9,9 @@ import pytest
 
 from proxy.config import SideCalls
 from proxy.context.policy import ModelPolicy, SummaryPolicy
-from tests.edge.proxied import proxied
+from tests.edge.proxied import Proxied, proxied
 from tests.peers.client import RawClient, Response
-from tests.peers.upstream import Answer, Cut, StrictUpstream, json_answer, marked
+from tests.peers.upstream import Answer, Cut, StrictUpstream, json_answer, marked, raw_answer
 
 CHAT = "/v1/chat/completions"
 POLICY = ModelPolicy(window=2000, reserve_output=200, summary=SummaryPolicy(prepare_at=0))
@@ -85,6 +85,47 @@ async def test_b26_b110_a_side_call_that_hangs_costs_its_deadline_and_its_connec
         again = await post(proxy.url, talk(20))
         assert again.status == 200
         assert len(upstream.side_calls) == 1, "the upstream is left alone for a while"
+
+
+BREAKS = {
+    "reset": raw_answer(Cut.RESET),
+    "500": json_answer({}, status=500),
+    "garbage": raw_answer(b"?\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["asker stays", "asker leaves"])
+@pytest.mark.parametrize("failure", BREAKS.values(), ids=BREAKS)
+async def test_b111_a_side_call_that_breaks_blocks_no_later_request_and_no_other_tenant(
+    failure: Answer, leaves: bool
+) -> None:
+    gate = asyncio.Event()
+    async with (
+        strict(side_failures=[replace(failure, before=gate)]) as upstream,
+        proxied(upstream.url, policy=POLICY, side_calls=replace(PATIENT, attempts=1)) as proxy,
+    ):
+        async with RawClient(proxy.url) as client:
+            await client.start(CHAT, talk(12))
+            await upstream.until(lambda: len(upstream.side_calls) == 1)
+            if leaves:
+                await client.reset()
+            gate.set()
+            if not leaves:
+                assert (await client.read()).status == 200
+        await told(proxy, "side_call")
+        async with asyncio.timeout(PATIENT.deadline / 2):
+            again = await post(proxy.url, talk(12))
+            other = await post(proxy.url, talk(12), ("Authorization", "Bearer another"))
+        assert (again.status, other.status) == (200, 200)
+        assert (again.header("x-context-actions") or "").startswith("drop=")
+        assert (other.header("x-context-actions") or "").startswith("summarize=")
+
+
+async def told(proxy: Proxied, name: str) -> None:
+    """Wait until an event of this name is logged, while the proxy gets its turns."""
+    async with asyncio.timeout(10), RawClient(proxy.url) as client:
+        while not proxy.events(name):
+            await client.get("/-/healthz")
 
 
 @pytest.mark.parametrize(

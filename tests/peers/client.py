@@ -201,6 +201,11 @@ class RawClient:
         """Bytes that were handed over and are not in the kernel's hands yet."""
         return self._writer.transport.get_write_buffer_size()
 
+    @property
+    def unread(self) -> bytes:
+        """What has come of an answer and was not asked for yet."""
+        return bytes(self._buffer)
+
     async def read_raw(self, size: int) -> bytes:
         """Exactly so many bytes, whatever they are; fewer where the server closed before."""
         taken = await self._take(size)
