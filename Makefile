@@ -1,6 +1,6 @@
 # Everything here needs Python 3.11 or newer, git and make, and nothing else: each target makes its own virtual environment
 # in .venv, installs what it needs there at the versions of requirements.lock, and does so again only when they change.
-# Tests that need a redis-server find the one on the PATH, and a model server that needs no GPU is installed for others;
+# Tests that need a redis-server or wrk find the one on the PATH, and a model server that needs no GPU is installed for others;
 # without them they are skipped, which the last lines tell.
 
 PYTHON ?= python3

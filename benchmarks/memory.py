@@ -45,12 +45,15 @@ def _text(number: int, index: int, size: int) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def served(upstream: str) -> AsyncIterator[tuple[int, str]]:
-    """A proxy process: its pid and URL."""
-    words = ("-m", "proxy", "--upstream", upstream, "--listen", "127.0.0.1:0", "--window", str(WINDOW))
-    process = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=asyncio.subprocess.PIPE)
+async def served(*words: str) -> AsyncIterator[tuple[int, str]]:
+    """A proxy process that is started with these words: its pid and URL."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "proxy", *words, stderr=asyncio.subprocess.PIPE
+    )
     assert process.stderr is not None
-    url = json.loads(await process.stderr.readline())["url"]
+    while (told := json.loads(await process.stderr.readline()))["event"] != "listening":
+        pass
+    url = told["url"]
     drain = asyncio.create_task(process.stderr.read())
     try:
         yield process.pid, url
@@ -71,7 +74,10 @@ async def run(conversations: int, size: int, requests: int) -> None:
     whole = completion(text_message("A short answer."), usage=usage(50_000, 5))
     async with (
         ScriptedUpstream(otherwise=json_answer(whole), keep=1) as upstream,
-        served(upstream.base_url) as (pid, url),
+        served("--upstream", upstream.base_url, "--listen", "127.0.0.1:0", "--window", str(WINDOW)) as (
+            pid,
+            url,
+        ),
         aiohttp.ClientSession() as client,
     ):
         start = highest = resident(pid)

@@ -16,7 +16,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 PATIENCE = 20.0
-"""Seconds after which waiting for bytes is given up with `TimeoutError`."""
+"""Seconds after which waiting for bytes is given up with `TimeoutError`, unless a client has a patience of its own."""
 
 _BLOCK = 1 << 16
 
@@ -86,13 +86,14 @@ class RawClient:
     tells whether the server's RST was seen.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
         parts = urlsplit(url)
         self._path = parts.path if parts.scheme == "unix" else ""
         self.host = parts.hostname or "127.0.0.1"
         self.port = parts.port or 80
         self.ended: bool | None = None
         self.was_reset = False
+        self._patience = patience
         self._method = "GET"
         self._left: int | None = 0
         self._is_chunked = False
@@ -113,7 +114,7 @@ class RawClient:
     async def send(self, data: bytes) -> None:
         """Sends exactly these bytes and waits until the kernel took most of them."""
         self._writer.write(data)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self._patience):
             await self._writer.drain()
 
     async def request(
@@ -286,7 +287,7 @@ class RawClient:
     async def _more(self) -> bool:
         """Waits for bytes; False when none will come."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 got = await self._reader.read(_BLOCK)
         except ConnectionError:
             self.was_reset = True

@@ -26,6 +26,9 @@ PATIENCE = 20.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_LINGER = struct.pack("ii", 1, 0)
 
+_BACKLOG = 1024
+"""Connections that may wait to be accepted. Of a burst beyond that the kernel lets some hang for many seconds."""
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -107,7 +110,9 @@ class ScriptedUpstream:
         if isinstance(self.at, Path):
             self._server = await loop.create_unix_server(lambda: _Connection(self), self.at)
             return self
-        self._server = await loop.create_server(lambda: _Connection(self), self.at, self.port, ssl=self.tls)
+        self._server = await loop.create_server(
+            lambda: _Connection(self), self.at, self.port, ssl=self.tls, backlog=_BACKLOG
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
