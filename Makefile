@@ -1,7 +1,7 @@
 # Everything here needs Python 3.11 or newer, git and make, and nothing else: each target makes its own virtual environment
 # in .venv, installs what it needs there at the versions of requirements.lock, and does so again only when they change.
-# Tests that need a redis-server or wrk find the one on the PATH, and a model server that needs no GPU is installed for others;
-# without them they are skipped, which the last lines tell.
+# Tests that need a redis-server, nginx or wrk find those on the PATH, and a model server that needs no GPU is installed
+# for others; without them they are skipped, which the last lines tell.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -21,7 +21,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq --no-input insta
 NEEDS   := pyproject.toml requirements.lock $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz serve lint format lock clean
+.PHONY: help demo test bench fuzz serve lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## say what there is
@@ -35,6 +35,9 @@ test: lint $(VENV)/.servers ## run every check; ARGS are handed to pytest
 
 fuzz: $(VENV)/.dev ## feed the readers of foreign bytes with odd ones: make fuzz [FOR=600], in seconds
 	nice $(BIN)/python -m tests.fuzz --seconds '$(FOR)'
+
+bench: $(VENV)/.dev ## measure speed and memory beside nginx, a bare relay and LiteLLM; ARGS are handed on
+	$(BIN)/python -m benchmarks.speed $(ARGS)
 
 lint: $(VENV)/.dev ## run the linter, the formatter's check and the type checker
 	$(BIN)/python -m ruff check .
@@ -60,7 +63,7 @@ lock: ## pin the newest versions that pyproject.toml allows
 	rm -rf $(VENV)-lock
 
 clean: ## remove the virtual environment and all that was built
-	rm -rf $(VENV) $(VENV)-lock requirements.lock.new build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-litellm requirements.lock.new build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps below say what is installed. Each larger installation holds the smaller ones, and says so.
