@@ -32,6 +32,7 @@ from proxy.config import Flags, LogFormat, LogLevel, LogOptions, load
 from proxy.demo.replies import completion, text_message, usage
 from proxy.edge import logs
 from proxy.edge.memories import Memories
+from proxy.edge.metrics import Metrics
 from proxy.edge.server import Parts
 from proxy.edge.service import running
 from proxy.edge.tokenizer import Tokenizer
@@ -77,7 +78,8 @@ async def serve(upstream: str) -> None:
     asked = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), sys.stdin)
-    async with running(config, Parts(tokenizer, memories, log), grace=1.0) as url:
+    parts = Parts(tokenizer, memories, log, Metrics(), lambda: True)
+    async with running(config, parts, grace=1.0) as url:
         print(url, flush=True)
         while await asked.readline():
             print(len(asyncio.all_tasks()), flush=True)

@@ -16,6 +16,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final, cast
 
+import msgspec
+
 from proxy.context import rawjson
 
 TOOL_RESULTS = "TOOL_RESULTS"
@@ -71,8 +73,7 @@ _MOST_LINKS: Final = 8
 """Places in chains that a message remembers; one that many conversations hold has more."""
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, dict=True):
     """One element of `messages`: the raw bytes, and a reading of them."""
 
     raw: bytes

@@ -102,6 +102,8 @@ class Edits:
 
     def actions(self) -> str:
         """What was done, as a header says it: `elide=4,summarize=31`; empty when nothing was."""
+        if not self:
+            return ""
         return ",".join(f"{action}={number}" for action, number in self._counts().items() if number)
 
     def _counts(self) -> dict[str, int]:

@@ -179,7 +179,8 @@ def _scan_members(document: bytes, known: Mapping[str, msgspec.Raw]) -> Iterator
     while document[position] != _CLOSING[0]:
         name = _STRING.match(document, position)
         assert name is not None
-        key = str(json.loads(name.group()))
+        written = name.group()
+        key = str(json.loads(written)) if b"\\" in written else written[1:-1].decode()
         start = _skip(document, _skip(document, name.end()) + 1)
         stop = _stop_of(document, start, known.get(key))
         yield Span(key, start, stop)

@@ -19,8 +19,14 @@ MOST_NEW_VALUES: Final = 200_000
 """JSON values of messages that are decoded at once. Ten thousand messages have less than half, and one that is made to
 be slow costs ten microseconds."""
 
-MOST_FOLLOWERS: Final = 64
-"""Messages that are known to stand behind one other; of many conversations with one beginning the newest count."""
+MOST_FOLLOWERS: Final = 512
+"""Beginnings of messages that are known behind one other: of that many conversations with one system prompt."""
+
+MOST_ALIKE: Final = 8
+"""Messages with one beginning that are known behind one other; the newest count."""
+
+_BEGINNING: Final = 96
+"""Bytes by which messages are told apart at first."""
 
 MOST_HEADS: Final = 256
 LONGEST_HEAD: Final = 256 * 1024
@@ -31,21 +37,56 @@ _SEPARATOR: Final = re.compile(rb"[ \t\n\r]*(?:,[ \t\n\r]*(?=[^\] \t\n\r])|(?=\]
 
 
 class _Entry:
-    """A message, and those that were seen behind it, the newest first."""
+    """A message, and those that were seen behind it."""
 
-    __slots__ = ("followers", "is_gone", "message")
+    __slots__ = ("_newest", "_others", "is_gone", "message")
 
     def __init__(self, message: Message | None = None) -> None:
         self.message = message
-        self.followers: list[_Entry] = []
         self.is_gone = False
+        self._newest: _Entry | None = None
+        self._others: OrderedDict[bytes, list[_Entry]] | None = None  # with the newest, once there are two
+
+    def stands_at(self, body: bytes, position: int) -> bool:
+        """Whether the message stands there, byte for byte."""
+        return self.message is not None and body.startswith(self.message.raw, position)
+
+    def follower(self, body: bytes, position: int) -> "_Entry | None":
+        """The one of those behind it that stands there."""
+        newest = self._newest
+        if newest is None or newest.stands_at(body, position):
+            return newest
+        if self._others is None:
+            return None
+        stop = position + _BEGINNING
+        alike = self._others.get(body[position:stop])
+        if alike is None:
+            alike = self._others.get(body[position : body.find(b"}", position, stop) + 1], [])
+        return next((each for each in alike if each.stands_at(body, position)), None)
 
     def follow(self, other: "_Entry") -> None:
         """Know this one behind it."""
-        if other in self.followers:
+        before, self._newest = self._newest, other
+        if before is None or before is other:
             return
-        alive = [each for each in self.followers if not each.is_gone]
-        self.followers = [other, *alive[: MOST_FOLLOWERS - 1]]
+        if self._others is None:
+            self._others = OrderedDict()
+            self._add(self._others, before)
+        self._add(self._others, other)
+
+    def forget(self) -> None:
+        """Be no longer kept, and keep nothing."""
+        self.is_gone = True
+        self._newest = self._others = None
+
+    def _add(self, others: "OrderedDict[bytes, list[_Entry]]", other: "_Entry") -> None:
+        raw = other.message.raw if other.message else b""
+        beginning = raw[:_BEGINNING]
+        alive = [each for each in others.get(beginning, ()) if not each.is_gone and each is not other]
+        others[beginning] = [other, *alive[: MOST_ALIKE - 1]]
+        others.move_to_end(beginning)
+        if len(others) > MOST_FOLLOWERS:
+            others.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +126,13 @@ class Reader:
             return NOTHING_KNOWN
         position = stop = len(head)
         found: list[_Entry] = []
-        while entry is not None:
-            followers, entry = entry.followers, None
-            for each in followers:
-                if each.message is not None and body.startswith(each.message.raw, position):
-                    separator = _SEPARATOR.match(body, position + len(each.message.raw))
-                    if separator is not None:
-                        position = stop = separator.end()
-                        found.append(each)
-                        entry = each
-                    break
+        while (entry := entry.follower(body, position)) is not None:
+            assert entry.message is not None
+            separator = _SEPARATOR.match(body, position + len(entry.message.raw))
+            if separator is None:
+                break
+            position = stop = separator.end()
+            found.append(entry)
         return Recognised(head, stop, found) if found else NOTHING_KNOWN
 
     def read(
@@ -128,8 +166,7 @@ class Reader:
 
     def _drop(self, raw: bytes, entry: _Entry) -> None:
         self._bytes -= _footprint(raw)
-        entry.is_gone = True
-        entry.followers = []
+        entry.forget()
 
     def _remember(self, entries: Sequence[_Entry], known: int, head: bytes) -> None:
         """What follows what: the messages from `known` on are new behind those before them."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from msgspec import structs
+
 from proxy.context import pictures, rawjson
 from proxy.context.clip import LEAST, clip, gap_of, marker
 from proxy.context.conversation import Call, Conversation, Media, Message, Part, part_of, read_message
@@ -76,7 +78,7 @@ def with_text(message: Message, text: str) -> Message:
     around, content = message.around_content, rawjson.encode(text)
     if around is None:
         return read_message(rawjson.replace(message.raw, {"content": content}))
-    return replace(message, raw=content.join(around), text=text, media=())
+    return structs.replace(message, raw=content.join(around), text=text, media=())
 
 
 def without_media(message: Message, places: Sequence[int]) -> Message:

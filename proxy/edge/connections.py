@@ -90,6 +90,8 @@ class Line(ResponseHandler):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._has_begun = False
+        self._heard_at = 0.0
+        self._listens = False
         self.calls = 0
 
     def expect(self, *, has_body: bool, idle: float) -> None:
@@ -118,6 +120,34 @@ class Line(ResponseHandler):
         super().set_exception(exc, exc if exc_cause is None else exc_cause)
         if self._payload is not None and isinstance(exc, HttpProcessingError):
             self._payload.set_exception(aiohttp.ClientPayloadError("no more HTTP"))
+
+    def _reschedule_timeout(self) -> None:
+        """Something came. The library sets a timer anew for every piece of an answer; this one looks when it is due."""
+        self._heard_at = self._loop.time()
+        self._listens = True
+        if self._read_timeout_handle is None and self._read_timeout:
+            self._read_timeout_handle = self._loop.call_later(self._read_timeout, self._look)
+
+    def _drop_timeout(self) -> None:
+        """Nothing is waited for; the timer finds that, but for one of a connection that has ended."""
+        self._listens = False
+        if self.transport is None:
+            super()._drop_timeout()
+
+    def _look(self) -> None:
+        self._read_timeout_handle = None
+        if not self._listens or not self._read_timeout:
+            return
+        left = self._heard_at + self._read_timeout - self._loop.time()
+        if left > 0:
+            self._read_timeout_handle = self._loop.call_later(left, self._look)
+        else:
+            self._on_read_timeout()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is gone, and with it what would keep it in memory."""
+        super().connection_lost(exc)
+        self._drop_timeout()
 
     async def hear(self) -> None:
         """Let the loop read what has come. A write that finds the connection closed would lose a refusal (B120)."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from msgspec import structs
+
 from proxy.context import budget, calibration, checkpoint, pins, planner, rawjson, view
 from proxy.context.budget import Budget, Window
 from proxy.context.calibration import Anchor, Expected, Prompt, Report
@@ -411,7 +413,7 @@ class Case:
     def rewritten(self, verdict: Verdict, sizes: Sequence[Size]) -> Verdict:
         """The verdict with the sizes of the view."""
         raw = request_size(sizes, self.measured.extras)
-        return replace(verdict, raw=raw, forwarded=self.tokens(raw))
+        return structs.replace(verdict, raw=raw, forwarded=self.tokens(raw))
 
     def tokens(self, raw: int) -> int:
         """What the upstream is expected to count of so many raw tokens."""

@@ -9,6 +9,8 @@ when it differs from the one that was refused.
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from proxy.context import budget, view
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
@@ -78,7 +80,7 @@ def _sent_at_once(known: Sound, terms: Terms) -> Generator[Command, Outcome, Ver
     if isinstance(answer, Refused):
         return answer
     relayed = expect(Relayed, (yield Relay(verdict.headers(), changes.strip_usage)))
-    verdict = replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
+    verdict = structs.replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
     if small.teaches(known, terms, verdict):
         return (yield from _counted_afterwards(known, terms, verdict))
     return verdict
@@ -87,7 +89,7 @@ def _sent_at_once(known: Sound, terms: Terms) -> Generator[Command, Outcome, Ver
 def _counted_afterwards(known: Sound, terms: Terms, verdict: Verdict) -> Generator[Command, Outcome, Verdict]:
     case = yield from _known(known, terms)
     counted = case.verdict(Draft(), None, NOTHING)
-    verdict = replace(
+    verdict = structs.replace(
         counted,
         actions=verdict.actions,
         status=verdict.status,
@@ -127,7 +129,9 @@ def _conducted(case: Case, answer: Outcome = None) -> Exchange:
         going, answer = other.after(going), None
 
     relayed = expect(Relayed, (yield Relay(going.verdict.headers(), going.changes.strip_usage)))
-    verdict = replace(going.verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
+    verdict = structs.replace(
+        going.verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete
+    )
     verdict = yield from _learned(case, verdict)
     if relayed.complete and (order := case.ahead(going.edits, going.draft)):
         yield Prepare(*order)
@@ -139,7 +143,7 @@ def _learned(case: Case, verdict: Verdict) -> Generator[Command, Outcome, Verdic
     if case.uncounted and case.is_miscounted(verdict.raw, verdict.reported):
         yield Learn(case.request.model, miscounts=True)
         case = case.uncounted
-    verdict = replace(verdict, seems_cut=case.seems_cut(verdict))
+    verdict = structs.replace(verdict, seems_cut=case.seems_cut(verdict))
     if lesson := case.lesson(verdict):
         yield lesson
     return verdict
@@ -184,12 +188,12 @@ class _Going:
     def after(self, refused: "_Going") -> "_Going":
         """The same, with what had been taken away before this was planned."""
         taken = [each for each in (refused.verdict.removed, self.verdict.removed) if each is not None]
-        return replace(self, verdict=replace(self.verdict, removed=sum(taken) if taken else None))
+        return replace(self, verdict=structs.replace(self.verdict, removed=sum(taken) if taken else None))
 
     def without_usage(self, request: ChatRequest) -> "_Going":
         """The same for an upstream that refuses `stream_options`."""
         changes = self.changes.without_usage()
-        verdict = replace(self.verdict, actions=changes.actions(self.edits))
+        verdict = structs.replace(self.verdict, actions=changes.actions(self.edits))
         return replace(self, changes=changes, verdict=verdict, body=changes.applied_to(request))
 
 
@@ -207,7 +211,7 @@ def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Ou
         verdict = case.rewritten(verdict, measured.sizes)
     changes = case.changes(seen, verdict, recovered)
     reason = case.reason(verdict)
-    verdict = replace(
+    verdict = structs.replace(
         verdict,
         actions=changes.actions(edits),
         reason=reason,

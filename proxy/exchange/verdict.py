@@ -7,6 +7,8 @@ estimates unless they are called reported.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from proxy.context.budget import Window
 from proxy.context.policy import Mode, ModelPolicy
 from proxy.wire.usage import Usage
@@ -63,8 +65,7 @@ class SideCall:
     usage: Usage | None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What happened: counts and fixed words alone, for the log, the headers and the metrics. Tokens throughout.
 
     original   calibrated estimate of the client's request     forwarded  the same of what was sent

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+import msgspec
+
 from proxy.context import rawjson
 from proxy.context.conversation import Conversation, read_message
 from proxy.context.rawjson import NotJSON, Span
@@ -55,8 +57,7 @@ class NotManaged(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(msgspec.Struct, frozen=True):
     """One chat request. `output_limit` is in tokens; `output_limit_name` the member that says so, or empty."""
 
     body: bytes

@@ -221,6 +221,35 @@ _FRAME = msgspec.json.Decoder(_Frame)
 _PLAIN_FRAME = msgspec.json.Decoder(_PlainFrame)
 
 
+_MANY_BYTES: Final = 2048
+"""A chunk of so many bytes may hold several events."""
+
+
+def _are_plain(block: bytes) -> bool:
+    """Whether these are whole events of one line of data each, and none has any member that is looked for but as null.
+
+    A few searches through all of them, in place of reading each. What only looks like such a member is not plain, nor
+    is a letter in an escape, which could be one of its name.
+    """
+    events = block.count(b"\n\n")
+    if (
+        block.count(b"\n") != 2 * events
+        or block.count(b"\n\ndata:") != events - 1
+        or not block.startswith(b"data:")
+    ):
+        return False
+    if any(found in block for found in _NEVER_PLAIN):
+        return False
+    return all(
+        block.count(name) in (block.count(name + b":null"), block.count(name + b": null"))
+        for name in _NULL_IF_PLAIN
+    )
+
+
+_NEVER_PLAIN: Final = (b"\r", b"error", b"x_groq", b"[DONE]", b"\\u00")
+_NULL_IF_PLAIN: Final = (b'usage"', b'finish_reason"')
+
+
 class Observer:
     """Watches the stream of an answer and remembers what must be known at its end.
 
@@ -255,6 +284,27 @@ class Observer:
 
     def feed(self, chunk: bytes) -> bytes:
         """Reads the next bytes of the stream, cut anywhere, and returns those to relay: the same."""
+        return self._feed_many(chunk) if len(chunk) >= _MANY_BYTES and self.started else self._feed_few(chunk)
+
+    def _feed_many(self, chunk: bytes) -> bytes:
+        """The same where a chunk may hold many events, of which nearly all are pieces of an answer and no more."""
+        start = 0 if self._splitter.at_border else chunk.find(b"\n\n") + 2
+        stop = chunk.rfind(b"\n\n") + 2
+        if not 0 <= start < stop - _MANY_BYTES // 2 or start == 1:
+            return self._feed_few(chunk)
+        first = self._feed_few(chunk[:start]) if start else b""
+        block = chunk[start:stop]
+        if not self._splitter.at_border or len(block) > self._limit or not _are_plain(block):
+            return first + self._feed_few(chunk[start:])
+        self._pass(block)
+        return first + block + (self._feed_few(chunk[stop:]) if stop < len(chunk) else b"")
+
+    def _pass(self, block: bytes) -> None:
+        """Goes past events that hold nothing of what is looked for."""
+        self.frames += block.count(b"\n\n")
+        self._splitter.skip(block)
+
+    def _feed_few(self, chunk: bytes) -> bytes:
         data = self._lone_data(chunk)
         if data is not None:
             self._read_data(data)
@@ -342,8 +392,11 @@ class UsageFilter(Observer):
         super().__init__(max_event_bytes)
         self._removed = False
 
-    def feed(self, chunk: bytes) -> bytes:
-        """Reads the next bytes of the stream, cut anywhere, and returns those that can be relayed now."""
+    def _pass(self, block: bytes) -> None:
+        super()._pass(block)
+        self._removed = False
+
+    def _feed_few(self, chunk: bytes) -> bytes:
         data = self._lone_data(chunk)
         if data is not None:
             self._removed = self._read_data(data)

@@ -116,9 +116,13 @@ def test_a_list_of_the_same_name_that_stands_deeper_is_not_taken_for_the_message
         assert not by.recognise(body).entries
 
 
-def test_of_many_conversations_with_one_beginning_the_newest_are_recognised() -> None:
-    by, most = Reader(), reader.MOST_FOLLOWERS
-    many = [b'{"messages":[{"s":0},{"u":%d}]}' % number for number in range(most + 10)]
+@pytest.mark.parametrize(("begins", "most"), [("", reader.MOST_FOLLOWERS), ("x" * 200, reader.MOST_ALIKE)])
+def test_of_many_conversations_with_one_beginning_the_newest_are_recognised(begins: str, most: int) -> None:
+    by = Reader()
+    many = [
+        json.dumps({"messages": [{"s": 0}, {"u": f"{begins}{number}"}]}).encode()
+        for number in range(most + 10)
+    ]
     for body in many:
         chat.read(body, by)
     assert [len(by.recognise(body).entries) for body in many] == [*[1] * 10, *[2] * most]

@@ -1,6 +1,6 @@
 """What operators see of conversations: one row each, recognised as they grow, and never any content."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from proxy.context.policy import Mode
 from proxy.edge.ledger import MOST, Beginning, Ledger, Repeats
@@ -25,7 +25,7 @@ def chain(*names: str) -> tuple[str, ...]:
 def test_a_growing_conversation_is_one_row_with_its_first_id() -> None:
     ledger = Ledger(Clock())
     ledger.note(chain("a"), VERDICT)
-    ledger.note(chain("a", "b", "c"), replace(VERDICT, original=950))
+    ledger.note(chain("a", "b", "c"), structs.replace(VERDICT, original=950))
     (row,) = ledger.listed()
     assert (row["id"], row["requests"], row["messages"], row["original_tokens"]) == ("a", 2, 3, 950)
 
@@ -40,20 +40,20 @@ def test_conversations_that_part_are_two_rows_the_newest_first() -> None:
 def test_compactions_are_counted_and_their_age_is_told() -> None:
     clock = Clock()
     ledger = Ledger(clock)
-    ledger.note(chain("a"), replace(VERDICT, checkpoint_id="k1"))
+    ledger.note(chain("a"), structs.replace(VERDICT, checkpoint_id="k1"))
     clock.now = 5.0
-    ledger.note(chain("a", "b"), replace(VERDICT, checkpoint_id="k1"))
+    ledger.note(chain("a", "b"), structs.replace(VERDICT, checkpoint_id="k1"))
     (row,) = ledger.listed()
     assert (row["compactions"], row["checkpoint"], row["checkpoint_age_seconds"]) == (1, "k1", 5.0)
-    ledger.note(chain("a", "b", "c"), replace(VERDICT, checkpoint_id="k2"))
+    ledger.note(chain("a", "b", "c"), structs.replace(VERDICT, checkpoint_id="k2"))
     (row,) = ledger.listed()
     assert (row["compactions"], row["checkpoint_age_seconds"]) == (2, 0.0)
 
 
 def test_forgetting_gives_the_keys_of_all_checkpoints_and_strikes_the_row() -> None:
     ledger = Ledger(Clock())
-    ledger.note(chain("a"), replace(VERDICT, checkpoint_id="k1"))
-    ledger.note(chain("a", "b"), replace(VERDICT, checkpoint_id="k2"))
+    ledger.note(chain("a"), structs.replace(VERDICT, checkpoint_id="k1"))
+    ledger.note(chain("a", "b"), structs.replace(VERDICT, checkpoint_id="k2"))
     assert ledger.keys_of("a") == ["k1", "k2"]
     ledger.strike("a")
     assert ledger.keys_of("a") is None
@@ -62,14 +62,14 @@ def test_forgetting_gives_the_keys_of_all_checkpoints_and_strikes_the_row() -> N
 
 def test_what_was_stored_before_this_process_began_is_forgotten_too() -> None:
     ledger = Ledger(Clock())
-    ledger.note(chain("a", "b"), replace(VERDICT, checkpoint_id="k2"), ("k1", "k2", ""))
+    ledger.note(chain("a", "b"), structs.replace(VERDICT, checkpoint_id="k2"), ("k1", "k2", ""))
     assert ledger.keys_of("b") == ["k1", "k2"]
 
 
 def test_two_rows_with_one_id_are_forgotten_together() -> None:
     ledger = Ledger(Clock())
-    ledger.note(chain("a"), replace(VERDICT, checkpoint_id="k1"))
-    ledger.note(chain("a", "b"), replace(VERDICT, checkpoint_id="k2"))
+    ledger.note(chain("a"), structs.replace(VERDICT, checkpoint_id="k1"))
+    ledger.note(chain("a", "b"), structs.replace(VERDICT, checkpoint_id="k2"))
     ledger.note(chain("a"), VERDICT, ("k1",))
     assert ledger.keys_of("a") == ["k1", "k2"]
     ledger.strike("a")
@@ -90,7 +90,7 @@ def test_a_request_without_history_is_no_conversation() -> None:
     assert ledger.listed() == []
 
 
-ANSWERED = replace(VERDICT, forwarded=400, frame="f1", status=200)
+ANSWERED = structs.replace(VERDICT, forwarded=400, frame="f1", status=200)
 
 
 def repeats(*verdicts: Verdict) -> list[Beginning | None]:
@@ -102,10 +102,10 @@ def repeats(*verdicts: Verdict) -> list[Beginning | None]:
 def test_a_prompt_extends_the_last_one_that_was_answered_where_all_else_is_the_same() -> None:
     told = repeats(
         ANSWERED,
-        replace(ANSWERED, forwarded=500),
-        replace(ANSWERED, forwarded=600, status=500),
-        replace(ANSWERED, forwarded=700, frame="f2"),
-        replace(ANSWERED, forwarded=300, frame="f2"),
+        structs.replace(ANSWERED, forwarded=500),
+        structs.replace(ANSWERED, forwarded=600, status=500),
+        structs.replace(ANSWERED, forwarded=700, frame="f2"),
+        structs.replace(ANSWERED, forwarded=300, frame="f2"),
     )
     assert told == [
         Beginning(Repeats.FIRST),
@@ -117,6 +117,6 @@ def test_a_prompt_extends_the_last_one_that_was_answered_where_all_else_is_the_s
 
 
 def test_nothing_is_told_of_a_prompt_that_was_not_counted() -> None:
-    uncounted = replace(ANSWERED, forwarded=None, frame="")
-    told = repeats(uncounted, ANSWERED, uncounted, replace(ANSWERED, forwarded=500))
+    uncounted = structs.replace(ANSWERED, forwarded=None, frame="")
+    told = repeats(uncounted, ANSWERED, uncounted, structs.replace(ANSWERED, forwarded=500))
     assert told == [None, Beginning(Repeats.FIRST), None, Beginning(Repeats.EXTENDED, 400)]

@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from proxy.config import SideCalls
 from proxy.context.policy import Mode, ModelPolicy
@@ -232,7 +232,7 @@ async def test_factor_and_window_of_a_model_are_told_with_the_windows_source() -
 def test_a_window_from_elsewhere_takes_the_place_of_the_old_one() -> None:
     metrics = Metrics()
     for window, source in ((9000, "configured"), (4000, "refusal")):
-        metrics.note(finished(replace(VERDICT, window=window, window_source=source)))
+        metrics.note(finished(structs.replace(VERDICT, window=window, window_source=source)))
     scrape = exposition.read(metrics.exposed().decode())
     assert scrape.series("transom_window_tokens", "source") == {"refusal": 4000}
 
@@ -268,7 +268,7 @@ def test_b131_labels_are_bounded_whatever_comes() -> None:
     metrics = Metrics()
     for number in range(500):
         word = f"word-{number}"
-        verdict = replace(VERDICT, model=word, actions=f"{word}={number},none")
+        verdict = structs.replace(VERDICT, model=word, actions=f"{word}={number},none")
         metrics.note(finished(verdict, reason=word, bypass=word))
         metrics.note_side_call(word, None, 1.0)
     scrape = exposition.read(metrics.exposed().decode())
@@ -288,7 +288,7 @@ def test_b131_labels_are_bounded_whatever_comes() -> None:
 @pytest.mark.parametrize("name", ["", "\ud800", 'a"b\\c\nd', "x" * 100_000, "é", "other"])
 def test_any_name_of_a_model_can_be_exposed(name: str) -> None:
     metrics = Metrics()
-    metrics.note(finished(replace(VERDICT, model=name)))
+    metrics.note(finished(structs.replace(VERDICT, model=name)))
     scrape = exposition.read(metrics.exposed().decode())
     (label,) = scrape.series("transom_original_tokens_total", "model")
     assert 0 < len(label) <= 100
