@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy import __version__
-from proxy.cli import measure
+from proxy.cli import compact, measure
+from proxy.cli.requests import requests_in
 from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load
 from proxy.edge import logs, service
 from proxy.edge.memories import Memories
@@ -33,10 +34,14 @@ except ImportError:  # not made for every platform; the standard loop serves as 
 else:
     _new_event_loop = uvloop.new_event_loop
 
-COMMANDS: Final = ("serve", "check", "measure", "demo")
+COMMANDS: Final = ("serve", "check", "measure", "compact", "demo")
 USAGE_ERROR: Final = 2
 NOBODY: Final = "http://127.0.0.1/v1"
 """The upstream of a measurement, which calls none."""
+
+
+QUIET: Final = LogOptions(LogLevel.WARNING, LogFormat.AUTO)
+"""For commands whose output is what was asked for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,19 +79,28 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="print the resolved configuration, or every mistake in it")
     _add_configuration(check)
     check.set_defaults(run=_check)
-    asked = commands.add_parser("measure", help="say what a request measures and what would be done to it")
-    asked.add_argument(
-        "file", help="a chat request, a list of messages, or a request in each line; - for standard input"
+    measured = commands.add_parser("measure", help="say what a request measures and what would be done to it")
+    _add_requests(measured)
+    measured.set_defaults(run=_measure)
+    compacted = commands.add_parser(
+        "compact", help="have the older part of a request summarised, at any size"
     )
-    asked.add_argument("--json", action="store_true", help="one JSON object for each request")
-    asked.add_argument("--model", default="", help="the model of a list of messages")
-    _add_configuration(asked)
-    asked.set_defaults(run=_measure)
+    _add_requests(compacted)
+    compacted.set_defaults(run=_compact)
     shown = commands.add_parser("demo", help="show a long agent conversation through the proxy, offline")
     shown.add_argument("--window", type=int, default=6000, help="tokens of the demonstration's upstream")
     shown.add_argument("--steps", type=int, default=60, help="requests of the agent")
     shown.set_defaults(run=_demo)
     return parser
+
+
+def _add_requests(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", help="a chat request, a list of messages, or a request in each line; - for standard input"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object for each request")
+    parser.add_argument("--model", default="", help="the model of a list of messages")
+    _add_configuration(parser)
 
 
 def _add_configuration(parser: argparse.ArgumentParser) -> None:
@@ -139,14 +153,26 @@ def _measure(options: argparse.Namespace) -> int:
     if options.config is None and options.upstream is None:
         options.upstream = NOBODY
     config = _configuration(options)
-    requests = list(measure.requests_in(_read(options.file), options.file, options.model))
+    requests = list(requests_in(_read(options.file), options.file, options.model))
 
     async def show() -> int:
-        async with _parts(config, LogOptions(LogLevel.WARNING, LogFormat.AUTO)) as parts:
+        async with _parts(config, QUIET) as parts:
             await measure.run(
                 requests, config, parts.memories, parts.tokenizer, sys.stdout, as_json=options.json
             )
         return 0
+
+    return _run(show())
+
+
+def _compact(options: argparse.Namespace) -> int:
+    config = _configuration(options)
+    requests = list(requests_in(_read(options.file), options.file, options.model))
+
+    async def show() -> int:
+        async with _parts(config, QUIET) as parts, service.surroundings(config, parts) as around:
+            is_whole = await compact.run(requests, config, around, sys.stdout, as_json=options.json)
+        return 0 if is_whole else 1
 
     return _run(show())
 
@@ -170,8 +196,7 @@ def _demo(options: argparse.Namespace) -> int:
             config = load(
                 None, Flags(upstream=upstream.base_url, listen="127.0.0.1:0", window=str(options.window)), {}
             )
-            log_options = LogOptions(LogLevel.WARNING, LogFormat.AUTO)
-            async with _parts(config, log_options) as parts, service.running(config, parts) as url:
+            async with _parts(config, QUIET) as parts, service.running(config, parts) as url:
                 return await demo.show(url, upstream, options.steps, sys.stdout)
 
     return _run(show())

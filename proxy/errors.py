@@ -110,7 +110,7 @@ class BodyTooLarge(TransomError):
 
 
 class NoChatRequest(TransomError):
-    """What was handed in to be measured is no chat request."""
+    """What was handed in to be measured or compacted is no chat request."""
 
     status = 400
     kind = "invalid_request_error"

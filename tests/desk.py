@@ -16,6 +16,7 @@ from proxy.exchange import (
     Accepted,
     Ask,
     Command,
+    Compaction,
     Count,
     Counted,
     Discover,
@@ -113,6 +114,20 @@ class Desk:
                 return found
             self.done.append(question)
             outcome = self.find_out(question)
+
+    def compact(self, body: bytes) -> Compaction:
+        """What this body becomes when it is compacted."""
+        terms = replace(self.terms, told=self.discovered)
+        course = exchange.compact(chat.read(body, self.reader), terms)
+        outcome: Outcome = None
+        while True:
+            try:
+                command = course.send(outcome)
+            except StopIteration as end:
+                found: Compaction = end.value
+                return found
+            self.done.append(command)
+            outcome = self.perform(command)
 
     def count(self, text: str) -> int:
         """Tokens of a text."""

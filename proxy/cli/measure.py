@@ -1,30 +1,22 @@
 """The command `measure`: what requests in a file measure, and what would be done to them, as a table or as JSON.
 
 Rules. Nobody is called: a window that is not configured stays unknown. What was learned is read from the configured
-store. A file holds one request, a list of messages, or a request in each of its lines; what it holds beside that is a
-mistake with its line. The table tells counts, never content.
+store. The table tells counts, never content.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Final, TextIO
 
 import msgspec
 
+from proxy.cli.requests import read_all, terms
 from proxy.config import Config
-from proxy.context import rawjson
-from proxy.context.rawjson import NotJSON
-from proxy.context.reader import Reader
-from proxy.context.tokens import Category, encoding_for
+from proxy.context.tokens import Category
 from proxy.edge.measuring import measured
 from proxy.edge.performer import Measures, Remembers
-from proxy.errors import NoChatRequest
-from proxy.exchange import Measurement, Terms, measure
+from proxy.exchange import Measurement, measure
 from proxy.exchange.measurement import PlannedEdit
-from proxy.wire import chat
-from proxy.wire.chat import ChatRequest, NotManaged
 
 _BAR: Final = 30
 """Characters of a bar that is as long as the window."""
@@ -43,26 +35,6 @@ _REASONS: Final = MappingProxyType(
 )
 
 
-def requests_in(text: bytes, file: str, model: str) -> Iterator[tuple[str, bytes]]:
-    """The requests in a file's text, each with its place. Raises NoChatRequest for what is none."""
-    whole = text.strip()
-    if not whole:
-        raise NoChatRequest(
-            f"{file} is empty: it needs a chat request, a list of messages, or a request in each line."
-        )
-    try:
-        yield file, _as_request(whole, model)
-    except NotJSON:
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
-        if len(lines) == 1:
-            raise NoChatRequest(f"{file}:{lines[0][0]}: this is no JSON.") from None
-        for number, line in lines:
-            try:
-                yield f"{file}:{number}", _as_request(line.strip(), model)
-            except NotJSON:
-                raise NoChatRequest(f"{file}:{number}: this line is no JSON.") from None
-
-
 async def run(
     requests: Sequence[tuple[str, bytes]],
     config: Config,
@@ -73,38 +45,13 @@ async def run(
     as_json: bool,
 ) -> None:
     """Write what each request measures. Raises NoChatRequest."""
-    reader = Reader()
-    for place, body in requests:
-        try:
-            request = chat.read(body, reader)
-        except NotManaged as odd:
-            raise NoChatRequest(f"{place}: this is no chat request ({odd.reason}).") from odd
-        found = await measured(measure(request, _terms(request, config, tokenizer)), memories, tokenizer)
+    for place, request in read_all(requests):
+        found = await measured(measure(request, terms(request, config, tokenizer)), memories, tokenizer)
         if as_json:
             out.write(msgspec.json.encode(found).decode() + "\n")
         else:
             title = place if len(requests) > 1 else ""
             out.write("\n".join(_lines(found, title)) + "\n")
-
-
-def _as_request(text: bytes, model: str) -> bytes:
-    """A request with these messages where the text is a list. Raises NotJSON."""
-    if not text.startswith(b"["):
-        rawjson.members(text)
-        return text
-    rawjson.elements(text)
-    return rawjson.replace(b"{}", {"model": rawjson.encode(model), "messages": text})
-
-
-def _terms(request: ChatRequest, config: Config, tokenizer: Measures) -> Terms:
-    policy = config.policy_for(request.model)
-    return Terms(
-        policy=policy,
-        mode=policy.mode,
-        upstream=config.upstream.base_url,
-        tenant=hashlib.blake2b(b"", digest_size=16).hexdigest(),
-        count=partial(tokenizer.count, encoding=encoding_for(request.model)),
-    )
 
 
 # --- the table ----------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """The proxy's own endpoints, under `/-/` and nowhere else.
 
-Rules. Whatever lies under the prefix is answered here and never forwarded. Answers are JSON, but for the metrics, hold
-no content and no key, and cost no call to the upstream, but for one where readiness is configured to depend on it. An
-endpoint is one function and one row in the table.
+Rules. Whatever lies under the prefix is answered here and never forwarded. Answers are JSON, but for the metrics. They
+hold no key, and nothing of a conversation but what was sent with the very request. They cost no call to the upstream,
+but for the summary of a compaction, and for one where readiness is configured to depend on it. An endpoint is one
+function and one row in the table.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +16,7 @@ import msgspec
 from proxy.edge import metrics
 from proxy.edge.downstream import JSON, Downstream
 from proxy.edge.performer import Surroundings
-from proxy.exchange import Measurement
+from proxy.exchange import Compaction, Measurement
 from proxy.wire import chat
 
 PREFIX: Final = "/-/"
@@ -38,11 +39,12 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request to an endpoint of ours. `measurement` reads its body as a chat request and measures that."""
+    """A request to an endpoint of ours. `measurement` and `compaction` read its body as a chat request."""
 
     path: str
     around: Surroundings
     measurement: Callable[[], Awaitable[Measurement]]
+    compaction: Callable[[], Awaitable[Compaction]]
 
 
 def is_own(path: str) -> bool:
@@ -102,6 +104,11 @@ async def _measure(asked: Asked) -> Reply:
     return Reply(200, msgspec.json.encode(await asked.measurement()))
 
 
+async def _compact(asked: Asked) -> Reply:
+    """A chat request's messages with their older part summarised. Raises NoChatRequest and BodyTooLarge."""
+    return Reply(200, msgspec.json.encode(await asked.compaction()))
+
+
 async def _forget(asked: Asked) -> Reply:
     """Forget a conversation's checkpoints: its next request is planned from nothing. Raises StoreUnavailable."""
     around, id_ = asked.around, asked.path.rpartition("/")[2]
@@ -119,6 +126,7 @@ Endpoint = Mapping[str, Callable[[Asked], Awaitable[Reply]]]
 _ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
     {
         _HEALTH: MappingProxyType({"GET": _healthz, "HEAD": _healthz}),
+        f"{PREFIX}compact": MappingProxyType({"POST": _compact}),
         f"{PREFIX}measure": MappingProxyType({"POST": _measure}),
         _METRICS: MappingProxyType({"GET": _metrics, "HEAD": _metrics}),
         _READY: MappingProxyType({"GET": _readyz, "HEAD": _readyz}),

@@ -26,7 +26,7 @@ async def measured(course: Measuring, memories: Remembers, tokenizer: Measures) 
     try:
         question = next(course)
         while True:
-            question = course.send(await _answer(question, memories, tokenizer))
+            question = course.send(await answered(question, memories, tokenizer))
     except StopIteration as end:
         found: Measurement = end.value
         return found
@@ -34,7 +34,8 @@ async def measured(course: Measuring, memories: Remembers, tokenizer: Measures) 
         course.close()
 
 
-async def _answer(question: Question, memories: Remembers, tokenizer: Measures) -> Outcome:
+async def answered(question: Question, memories: Remembers, tokenizer: Measures) -> Outcome:
+    """What the process itself can answer."""
     match question:
         case LookUp(model=model, chain=chain, opening=opening, who=who):
             return await memories.recall(model, chain, opening, who)

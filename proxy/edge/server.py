@@ -23,6 +23,7 @@ from proxy.context.policy import Mode, ModelPolicy
 from proxy.context.reader import Reader
 from proxy.context.tokens import encoding_for
 from proxy.edge import admin, encodings, headers, tunnel
+from proxy.edge.compacting import compacted
 from proxy.edge.downstream import ClientGone, Downstream, relay
 from proxy.edge.encodings import Received, Undecodable
 from proxy.edge.gate import Door, Gate
@@ -41,7 +42,7 @@ from proxy.errors import (
     StoreUnavailable,
     TransomError,
 )
-from proxy.exchange import Measurement, Terms, manage, measure
+from proxy.exchange import Compaction, Measurement, Terms, compact, manage, measure
 from proxy.wire import chat, model_list
 from proxy.wire.chat import ChatRequest, NotManaged
 
@@ -186,7 +187,9 @@ class Server:
         if admin.is_own(path):
             ledger = self._around.ledger.of(visit.admitted.holder)
             around = replace(self._around, ledger=ledger)
-            asked = admin.Asked(path, around, partial(self._measurement, visit))
+            asked = admin.Asked(
+                path, around, partial(self._measurement, visit), partial(self._compaction, visit)
+            )
             await admin.answer(visit.method, asked, visit.client)
         elif visit.method == hdrs.METH_CONNECT:
             await self._cannot(visit, "This is no proxy for tunnels.")
@@ -206,15 +209,28 @@ class Server:
 
     async def _measurement(self, visit: Visit) -> Measurement:
         """What this chat request measures; nothing is sent for that. Raises NoChatRequest and BodyTooLarge."""
+        request = await self._handed_in(visit)
         around = self._around
+        return await measured(
+            measure(request, self._terms(visit, request)), around.memories, around.tokenizer
+        )
+
+    async def _compaction(self, visit: Visit) -> Compaction:
+        """This chat request's messages with a summary in them. Raises NoChatRequest and BodyTooLarge."""
+        request = await self._handed_in(visit)
+        terms = self._terms(visit, request)
+        who = f"{terms.tenant}:{request.model}"
+        return await compacted(compact(request, terms), self._around, visit.origin, who)
+
+    async def _handed_in(self, visit: Visit) -> ChatRequest:
+        """The chat request that an endpoint of ours is asked about. Raises NoChatRequest and BodyTooLarge."""
         try:
             _, request = await self._read(visit, await self._whole_body(visit))
         except (Undecodable, NotManaged) as odd:
             raise NoChatRequest(
-                f"This body cannot be measured ({odd.reason}): send what you would send to /chat/completions."
+                f"This body is no chat request ({odd.reason}): send what you would send to /chat/completions."
             ) from odd
-        terms = self._terms(visit, request)
-        return await measured(measure(request, terms), around.memories, around.tokenizer)
+        return request
 
     # --- managed ----------------------------------------------------------------------------------------------
 

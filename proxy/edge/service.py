@@ -45,48 +45,55 @@ GRACE: Final = 30.0
 @asynccontextmanager
 async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> AsyncIterator[str]:
     """The proxy, listening; the URL it is reached at. Leaving lets running requests end within `grace` seconds."""
-    options, log = config.upstream, parts.log
-    timeouts = Timeouts(options.connect_timeout, options.idle_timeout)
-    key = options.api_key.reveal() if options.api_key else ""
-    base = Base.of(options.base_url)
+    log = parts.log
     with logs.adopted(log):
-        async with (
-            Upstream(timeouts, _way(config, base, options.tls)) as upstream,
-            _beside(config, timeouts, upstream) as aside,
-            _summaries(config, parts, aside, base, key) as summaries,
-            _discovery(config, questions := Questions(upstream, base, key)) as discovery,
-        ):
-            clock = asyncio.get_running_loop().time
-            around = Surroundings(
-                upstream=upstream,
-                base=base,
-                key=key,
-                summaries=summaries,
-                tokenizer=parts.tokenizer,
-                memories=parts.memories,
-                discovery=discovery,
-                counts=Counts(questions, clock),
-                ledger=Ledger(clock),
-                metrics=parts.metrics,
-                readiness=Readiness(
-                    parts.store_answers, questions if config.ready_needs_upstream else None, clock
-                ),
-                clock=clock,
-                stopwatch=time.perf_counter,
-                deadline=config.manage_deadline,
-            )
+        async with surroundings(config, parts) as around:
             server = Server(config, around, log)
             drain = partial(server.drain, grace)
             async with (
                 _listening(config.listen, server.handle, drain, "--listen") as url,
                 _own_address(config, server) as own,
             ):
-                log.info("listening", url=url, upstream=options.base_url, **own)
+                log.info("listening", url=url, upstream=config.upstream.base_url, **own)
                 _warn_of_unverified(config, log)
                 if lends_key(config):
                     advice = "set auth.tokens, or listen on 127.0.0.1"
                     log.warning("key_is_open_to_the_network", address=str(config.listen), advice=advice)
                 yield url
+
+
+@asynccontextmanager
+async def surroundings(config: Config, parts: Parts) -> AsyncIterator[Surroundings]:
+    """What requests share, with an upstream that is not called before one of them does."""
+    options = config.upstream
+    timeouts = Timeouts(options.connect_timeout, options.idle_timeout)
+    key = options.api_key.reveal() if options.api_key else ""
+    base = Base.of(options.base_url)
+    async with (
+        Upstream(timeouts, _way(config, base, options.tls)) as upstream,
+        _beside(config, timeouts, upstream) as aside,
+        _summaries(config, parts, aside, base, key) as summaries,
+        _discovery(config, questions := Questions(upstream, base, key)) as discovery,
+    ):
+        clock = asyncio.get_running_loop().time
+        yield Surroundings(
+            upstream=upstream,
+            base=base,
+            key=key,
+            summaries=summaries,
+            tokenizer=parts.tokenizer,
+            memories=parts.memories,
+            discovery=discovery,
+            counts=Counts(questions, clock),
+            ledger=Ledger(clock),
+            metrics=parts.metrics,
+            readiness=Readiness(
+                parts.store_answers, questions if config.ready_needs_upstream else None, clock
+            ),
+            clock=clock,
+            stopwatch=time.perf_counter,
+            deadline=config.manage_deadline,
+        )
 
 
 @asynccontextmanager

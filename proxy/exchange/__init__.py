@@ -25,13 +25,15 @@ from proxy.exchange.commands import (
     SideCallFailed,
     Summarised,
 )
+from proxy.exchange.compaction import Compaction, compact
 from proxy.exchange.course import Exchange, manage
 from proxy.exchange.measurement import Measurement, measure
 from proxy.exchange.verdict import Decision, SideCall, Terms, Verdict
 
 __all__ = [
-    "Accepted", "Ask", "Command", "Count", "Counted", "Decision", "Discover", "Discovered", "Exchange", "Learn",
+    "Accepted", "Ask", "Command", "Compaction", "Count", "Counted", "Decision", "Discover", "Discovered",
+    "Exchange", "Learn",
     "LookUp", "Measure", "Measured", "Measurement", "Memory", "Order", "Outcome", "Prepare", "Question",
     "Refused", "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms",
-    "Verdict", "manage", "measure",
+    "Verdict", "compact", "manage", "measure",
 ]  # fmt: skip

@@ -62,7 +62,7 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
         if isinstance(done, Verdict):
             return done
         answer = done
-    return (yield from _conducted((yield from _known(known, terms)), answer))
+    return (yield from _conducted((yield from all_known(known, terms)), answer))
 
 
 def _sent_at_once(known: Sound, terms: Terms) -> Generator[Command, Outcome, Verdict | Refused | None]:
@@ -87,7 +87,7 @@ def _sent_at_once(known: Sound, terms: Terms) -> Generator[Command, Outcome, Ver
 
 
 def _counted_afterwards(known: Sound, terms: Terms, verdict: Verdict) -> Generator[Command, Outcome, Verdict]:
-    case = yield from _known(known, terms)
+    case = yield from all_known(known, terms)
     counted = case.verdict(Draft(), None, NOTHING)
     verdict = structs.replace(
         counted,
@@ -149,7 +149,7 @@ def _learned(case: Case, verdict: Verdict) -> Generator[Command, Outcome, Verdic
     return verdict
 
 
-def _known(known: Sound, terms: Terms) -> Generator[Command, Outcome, Case]:
+def all_known(known: Sound, terms: Terms) -> Generator[Command, Outcome, Case]:
     """All that is there to decide from: what the stores hold, the window, the sizes."""
     digests = tuple(message.digest for message in known.conversation.history)
     model = known.request.model

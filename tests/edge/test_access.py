@@ -54,6 +54,7 @@ def heard(upstream: ScriptedUpstream) -> Fields:
         ("GET", "/-/state"),
         ("GET", "/-/nothing"),
         ("POST", "/-/measure"),
+        ("POST", "/-/compact"),
         ("GET", "/%2F-%2Fhealthz"),
         ("GET", "/-/healthz/../../v1/models"),
         ("CONNECT", "example.org:443"),
