@@ -1,7 +1,7 @@
 # Everything here needs Python 3.11 or newer, git and make, and nothing else: each target makes its own virtual environment
 # in .venv, installs what it needs there at the versions of requirements.lock, and does so again only when they change.
-# Tests that need a redis-server, nginx or wrk find those on the PATH, and a model server that needs no GPU is installed
-# for others; without them they are skipped, which the last lines tell.
+# Tests that need a redis-server, nginx, wrk or a Chromium find it on the PATH, and a model server that needs no GPU is
+# installed for others; without them they are skipped, which the last lines tell.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -16,16 +16,16 @@ UPSTREAM ?=
 ARGS ?=
 FOR  ?= 600
 
-CHECKED := $(wildcard proxy tests benchmarks)
+CHECKED := $(wildcard proxy tests benchmarks docs)
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq --no-input install -c requirements.lock
 NEEDS   := pyproject.toml requirements.lock $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz serve lint format lock clean
+.PHONY: help demo test bench fuzz serve screenshots lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.demo ## run a long agent conversation through the proxy, against an upstream of its own
 	$(BIN)/python -m proxy demo
@@ -47,6 +47,9 @@ lint: $(VENV)/.dev ## run the linter, the formatter's check and the type checker
 serve: $(VENV)/.run ## start the proxy: make serve UPSTREAM=http://127.0.0.1:8080/v1 [WINDOW=32768] [LISTEN=127.0.0.1:8787]
 	@test -n '$(UPSTREAM)' || { echo 'Say which server to stand before: make serve UPSTREAM=http://127.0.0.1:8080/v1' >&2; exit 2; }
 	$(BIN)/python -m proxy serve --upstream '$(UPSTREAM)' --listen '$(LISTEN)' $(if $(WINDOW),--window '$(WINDOW)')
+
+screenshots: $(VENV)/.dev ## make the pictures of the README anew, for which a Chromium is needed
+	$(BIN)/python -m docs.screenshots
 
 format: $(VENV)/.dev ## lay the source out as the linter wants it
 	$(BIN)/python -m ruff check --fix-only --quiet .

@@ -69,6 +69,13 @@ class NotHere(TransomError):
     code = "not_found"
 
 
+class TooManyWatchers(TransomError):
+    """More pages follow what happens here than are allowed to."""
+
+    status = 503
+    code = "too_many_watchers"
+
+
 class UpstreamUnreachable(TransomError):
     """No connection to the upstream, or it closed before it answered."""
 

@@ -108,6 +108,7 @@ listen: localhost:9
 store: memory
 max_body: 64MiB
 manage_deadline: 2m
+capture: true
 tenant: {{header: X-Tenant, secret: swordfish}}
 log: {{level: debug, format: json}}
 side_calls:
@@ -161,6 +162,7 @@ def test_the_file_wins_over_the_defaults(folder: Path) -> None:
         upstream=Upstream(URL),
         max_body=64 * 2**20,
         manage_deadline=120.0,
+        capture=True,
         tenant=Tenant("X-Tenant", Secret("swordfish")),
         log=LogOptions(LogLevel.DEBUG, LogFormat.JSON),
         side_calls=SideCalls(1.5, 3, "http://10.0.0.1/v1", Secret("swordfish"), "small", "low"),
@@ -500,8 +502,8 @@ def test_the_resolved_view_is_yaml_with_every_option_and_hidden_keys(folder: Pat
     assert shown["models"][0]["window"] is None
     assert shown["models"][0]["strategies"] == ["images", "elide", "summarize", "drop", "shorten"]
     assert " ".join(shown) == (
-        "listen upstream store max_body client_idle_timeout manage_deadline ready_needs_upstream auth admin tenant log"
-        " side_calls discovery checkpoints models"
+        "listen upstream store max_body client_idle_timeout manage_deadline ready_needs_upstream capture auth"
+        " admin tenant log side_calls discovery checkpoints models"
     )
 
 

@@ -315,6 +315,13 @@ ROOT: Final = Section(
             " asked once every few seconds at most.",
             "Set it to true where a balancer can send requests to a proxy before another server.",
         ),
+        Option(
+            "capture",
+            kinds.SWITCH,
+            "Whether the newest requests are kept with their text, in memory alone, so that the page at /-/ can show"
+            " each as it came beside what was forwarded. At most 50 of them, and 32 MiB.",
+            "Set it to true to see what a compaction did to a conversation.",
+        ),
         AUTH,
         ADMIN,
         TENANT,

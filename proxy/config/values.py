@@ -300,6 +300,7 @@ class Config:
     max_body             bytes of a request's body
     client_idle_timeout  seconds that a client may be silent in the middle of it
     manage_deadline      seconds of our own work on one request, before it goes on as it came
+    capture              whether the text of requests of late is kept, in memory, for the page to show
     models               ends in a rule that matches everything
     """
 
@@ -310,6 +311,7 @@ class Config:
     client_idle_timeout: float = 120.0
     manage_deadline: float = 15.0
     ready_needs_upstream: bool = False
+    capture: bool = False
     auth: Auth = Auth()
     admin: Admin = Admin()
     tenant: Tenant = Tenant()

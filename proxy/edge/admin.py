@@ -1,19 +1,22 @@
 """The proxy's own endpoints, under `/-/` and nowhere else.
 
-Rules. Whatever lies under the prefix is answered here and never forwarded. Answers are JSON, but for the metrics. They
-hold no key, and nothing of a conversation but what was sent with the very request. They cost no call to the upstream,
-but for the summary of a compaction, and for one where readiness is configured to depend on it. An endpoint is one
-function and one row in the table.
+Rules. Whatever lies under the prefix is answered here and never forwarded. Answers are JSON, but for the metrics, the
+page and what it follows. They hold no key, and nothing of a conversation but what was sent with the very request or
+what `capture` keeps. They cost no call to the upstream, but for the summary of a compaction, and for one where
+readiness is configured to depend on it. An endpoint is one function and one row in the table.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
 
-from proxy.edge import metrics
+from proxy.edge import metrics, page
 from proxy.edge.downstream import JSON, Downstream
 from proxy.edge.performer import Surroundings
 from proxy.exchange import Compaction, Measurement
@@ -28,20 +31,36 @@ _FOR_ALL: Final = frozenset({_HEALTH, _READY})
 _POLLED: Final = frozenset({*_FOR_ALL, _METRICS})
 _KIND: Final = "invalid_request_error"
 
+_PAGE: Final = PREFIX.rstrip("/")
+_CAPTURED: Final = f"{PREFIX}requests"
+
+_NOT_KEPT: Final = b"Cache-Control: no-store\r\n"
+
+STALLED: Final = 10.0
+"""Seconds after which a page that takes nothing is given up."""
+
 
 class Reply(NamedTuple):
-    """An answer of ours: `kind` is its content type."""
+    """An answer of ours: `kind` is its content type, `fields` are header lines with their CRLF.
+
+    A body that goes on for as long as somebody reads comes in pieces.
+    """
 
     status: int
-    body: bytes
+    body: bytes | AsyncGenerator[bytes]
     kind: str = JSON
+    fields: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request to an endpoint of ours. `measurement` and `compaction` read its body as a chat request."""
+    """A request to an endpoint of ours. `measurement` and `compaction` read its body as a chat request.
+
+    `holder` names whose token it came with.
+    """
 
     path: str
+    holder: str
     around: Surroundings
     measurement: Callable[[], Awaitable[Measurement]]
     compaction: Callable[[], Awaitable[Compaction]]
@@ -62,10 +81,15 @@ def is_polled(path: str) -> bool:
     return path.rstrip("/") in _POLLED
 
 
+def is_page(path: str) -> bool:
+    """Whether this is the page itself: it tells nothing, and a browser that goes there has no way to send a token."""
+    return path == PREFIX
+
+
 async def answer(method: str, asked: Asked, client: Downstream) -> None:
     """Answer a request to one of our own paths. Raises ClientGone."""
     path = asked.path
-    methods = _ENDPOINTS.get(path.rstrip("/"), _ONE_STATE if path.startswith(f"{_STATE}/") else None)
+    methods = _endpoint(path)
     if methods is None:
         said = chat.error_body(f"There is no such endpoint under {PREFIX}.", _KIND, "not_found")
         await client.say(404, said)
@@ -74,8 +98,49 @@ async def answer(method: str, asked: Asked, client: Downstream) -> None:
         said = chat.error_body(f"This endpoint takes {allowed}.", _KIND, "method_not_allowed")
         await client.say(405, said, f"Allow: {allowed}\r\n".encode())
     else:
-        reply = await methods[method](asked)
-        await client.say(reply.status, reply.body, kind=reply.kind)
+        await _give(await methods[method](asked), client)
+
+
+def _endpoint(path: str) -> "Endpoint | None":
+    whole = _ENDPOINTS.get(path.rstrip("/"))
+    return whole or next((one for prefix, one in _ONE_OF_MANY.items() if path.startswith(prefix)), None)
+
+
+async def _give(reply: Reply, client: Downstream) -> None:
+    if isinstance(reply.body, bytes):
+        await client.say(reply.status, reply.body, reply.fields, reply.kind)
+        return
+    fields = reply.fields + b"Content-Type: %b\r\n" % reply.kind.encode()
+    async with contextlib.aclosing(reply.body) as pieces:
+        await client.start(reply.status, HTTPStatus(reply.status).phrase, fields, has_length=False)
+        async for piece in pieces:
+            try:
+                async with asyncio.timeout(STALLED):
+                    await client.send(piece)
+            except TimeoutError:
+                client.break_off()
+                return
+    await client.finish()
+
+
+async def _events(asked: Asked) -> Reply:
+    """What happens, as it happens, until the client leaves or the process ends. Raises TooManyWatchers."""
+    fields = _NOT_KEPT + b"X-Accel-Buffering: no\r\n"  # or a server before this one would collect the events
+    return Reply(200, asked.around.watch.follow(asked.holder), "text/event-stream", fields)
+
+
+async def _page(asked: Asked) -> Reply:
+    """The page, which asks for all else itself."""
+    return Reply(200, page.DOCUMENT, page.CONTENT_TYPE, page.FIELDS)
+
+
+async def _captured(asked: Asked) -> Reply:
+    """A request whose text was kept, beside what was forwarded."""
+    pairs = await asked.around.captures.opened(asked.holder, asked.path.rpartition("/")[2])
+    if pairs is None:
+        said = "The text of this request is not kept here, or no longer; `capture: true` has that of new ones kept."
+        return Reply(404, chat.error_body(said, _KIND, "not_found"))
+    return Reply(200, msgspec.json.encode({"messages": pairs}), fields=_NOT_KEPT)
 
 
 async def _healthz(asked: Asked) -> Reply:
@@ -118,6 +183,7 @@ async def _forget(asked: Asked) -> Reply:
     await around.memories.forget(keys)
     around.summaries.forget(keys)
     around.ledger.strike(id_)
+    around.watch.strike(asked.holder, id_)
     return Reply(200, msgspec.json.encode({"forgotten": len(keys)}))
 
 
@@ -125,6 +191,8 @@ Endpoint = Mapping[str, Callable[[Asked], Awaitable[Reply]]]
 
 _ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
     {
+        _PAGE: MappingProxyType({"GET": _page, "HEAD": _page}),
+        f"{PREFIX}events": MappingProxyType({"GET": _events}),
         _HEALTH: MappingProxyType({"GET": _healthz, "HEAD": _healthz}),
         f"{PREFIX}compact": MappingProxyType({"POST": _compact}),
         f"{PREFIX}measure": MappingProxyType({"POST": _measure}),
@@ -134,4 +202,9 @@ _ENDPOINTS: Final[Mapping[str, Endpoint]] = MappingProxyType(
     }
 )
 
-_ONE_STATE: Final[Endpoint] = MappingProxyType({"DELETE": _forget})
+_ONE_OF_MANY: Final[Mapping[str, Endpoint]] = MappingProxyType(
+    {
+        f"{_STATE}/": MappingProxyType({"DELETE": _forget}),
+        f"{_CAPTURED}/": MappingProxyType({"GET": _captured}),
+    }
+)

@@ -115,6 +115,11 @@ class Ledger:
             entry.frame, entry.answered_tokens = verdict.frame, verdict.forwarded or 0
         return beginning
 
+    def name_of(self, chain: Sequence[str]) -> str:
+        """The id of the conversation that was noted with this chain; empty for none."""
+        entry = self._by_tip.get(chain[-1]) if chain else None
+        return entry.id if entry else ""
+
     def listed(self) -> list[dict[str, object]]:
         """The conversations, the one seen last first."""
         now = self._clock()

@@ -21,6 +21,7 @@ from proxy.context.conversation import Message
 from proxy.context.edits import Edits
 from proxy.context.tokens import Size
 from proxy.edge import encodings, headers, usagetap
+from proxy.edge.captures import Captures
 from proxy.edge.counts import Counts
 from proxy.edge.downstream import Downstream, relay
 from proxy.edge.encodings import Decoder, Received, Undecodable, answer_bound
@@ -31,6 +32,7 @@ from proxy.edge.readiness import Readiness
 from proxy.edge.sidecalls import Origin
 from proxy.edge.summaries import Summaries
 from proxy.edge.upstream import Reply, Upstream
+from proxy.edge.watch import Watch
 from proxy.errors import TransomError
 from proxy.exchange import (
     Accepted,
@@ -206,6 +208,8 @@ class Surroundings:
     ledger: Ledger
     metrics: Metrics
     readiness: Readiness
+    watch: Watch
+    captures: Captures
     clock: Callable[[], float]
     stopwatch: Callable[[], float]
     deadline: float
@@ -217,8 +221,8 @@ class Performer:
     `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known,
     `kept` those under which something was stored, `prepared` the prefix whose summary is being written ahead, if any,
     `unread` why the usage of an encoded answer could not be read, a fixed word or empty, `doing` what is under way: one
-    of the REASONS, or PLAN. `verdict` is the newest that there is, whatever became of the request, and `added` what the
-    proxy took of its time, once the main call was made.
+    of the REASONS, or PLAN. `verdict` is the newest that there is, whatever became of the request, `added` what the
+    proxy took of its time, once the main call was made, and `sent` that call's body.
     """
 
     def __init__(
@@ -246,6 +250,7 @@ class Performer:
         self.spent: dict[str, float] = {}
         self.doing = PLAN
         self.verdict: Verdict | None = None
+        self.sent = b""
         self._relays = False
         self._began = 0.0
         self._until = 0.0
@@ -380,6 +385,7 @@ class Performer:
     async def _send(self, command: Send) -> Accepted | Refused:
         self.close()
         around, origin = self._around, self._origin
+        self.sent = command.body
         # What need not change goes on as it was encoded; what changes is not encoded again.
         is_as_it_came = command.body == self._body.plain
         body = self._body.raw if is_as_it_came else command.body

@@ -76,7 +76,7 @@ class Server:
         self._default_mode = Mode.OFF if all(rule.policy.mode is Mode.OFF for rule in config.models) else None
         self._windows = Windows(config, log)
         self._usual_policy = lru_cache(maxsize=1024)(config.policy_for)
-        self._teller = Teller(log, around.metrics, around.stopwatch)
+        self._teller = Teller(log, around)
         self._explains = log.is_enabled_for(logging.DEBUG)
         self._unmanaged: set[str] = set()
 
@@ -109,6 +109,7 @@ class Server:
     async def drain(self, grace: float) -> None:
         """Let running requests end, for so many seconds; then end them. New ones on open connections are the last."""
         self._stopping = True
+        self.end_following()
         clock = self._around.clock
         end = clock() + grace
         await asyncio.sleep(0)  # what has just been accepted begins
@@ -119,6 +120,10 @@ class Server:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=LAST_SECOND)
+
+    def end_following(self) -> None:
+        """End what pages follow, which would never end by itself."""
+        self._around.watch.close()
 
     def _visit(self, request: web.BaseRequest, gate: Gate) -> Visit:
         path, query = headers.split_target(request.raw_path)
@@ -185,11 +190,10 @@ class Server:
     async def _course(self, visit: Visit) -> None:
         path = visit.origin.path
         if admin.is_own(path):
-            ledger = self._around.ledger.of(visit.admitted.holder)
-            around = replace(self._around, ledger=ledger)
-            asked = admin.Asked(
-                path, around, partial(self._measurement, visit), partial(self._compaction, visit)
-            )
+            holder = visit.admitted.holder
+            around = replace(self._around, ledger=self._around.ledger.of(holder))
+            chat_body = partial(self._measurement, visit), partial(self._compaction, visit)
+            asked = admin.Asked(path, holder, around, *chat_body)
             await admin.answer(visit.method, asked, visit.client)
         elif visit.method == hdrs.METH_CONNECT:
             await self._cannot(visit, "This is no proxy for tunnels.")
@@ -249,7 +253,7 @@ class Server:
             visit.bypass = odd.reason
             await self._pass(visit, body)
             return
-        visit.model = request.model
+        visit.model, visit.plain = request.model, received.plain
         policy = self._policy_for(request.model)
         visit.mode = mode = visit.mode or policy.mode
         if mode is Mode.OFF:
@@ -266,7 +270,9 @@ class Server:
             visit.reason = "upstream_broke"
         self._windows.note(terms.tenant, verdict)
         kept = (*performer.kept, performer.prepared)
-        visit.beginning = self._around.ledger.of(visit.admitted.holder).note(performer.chain, verdict, kept)
+        ledger = self._around.ledger.of(visit.admitted.holder)
+        visit.beginning = ledger.note(performer.chain, verdict, kept)
+        visit.conversation = ledger.name_of(performer.chain)
 
     def _policy_for(self, model: str) -> ModelPolicy:
         usual = len(model) <= MODEL_CHARACTERS  # a longer name is not worth keeping

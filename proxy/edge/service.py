@@ -20,6 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from proxy.config import Address, Config, SocketFile, tls
 from proxy.config.values import Tls, is_on_this_machine
 from proxy.edge import logs, socketfile
+from proxy.edge.captures import MOST_BYTES, Captures
 from proxy.edge.connections import LINE_BYTES, MOST_HEADERS, Timeouts, Way
 from proxy.edge.counts import Counts
 from proxy.edge.discovery import Discovery
@@ -33,6 +34,7 @@ from proxy.edge.server import LAST_SECOND, Parts, Server
 from proxy.edge.sidecalls import SideCaller
 from proxy.edge.summaries import Summaries
 from proxy.edge.upstream import Upstream
+from proxy.edge.watch import Watch
 from proxy.errors import CannotListen
 from proxy.wire import chat
 
@@ -90,6 +92,8 @@ async def surroundings(config: Config, parts: Parts) -> AsyncIterator[Surroundin
             readiness=Readiness(
                 parts.store_answers, questions if config.ready_needs_upstream else None, clock
             ),
+            watch=Watch(clock, parts.store_answers, captures=config.capture),
+            captures=Captures(most_bytes=MOST_BYTES if config.capture else 0),
             clock=clock,
             stopwatch=time.perf_counter,
             deadline=config.manage_deadline,
@@ -199,7 +203,8 @@ async def _own_address(config: Config, server: Server) -> AsyncIterator[dict[str
         return
 
     async def drain() -> None:
-        """Nothing that takes time is asked here."""
+        """Nothing else that takes time is asked here."""
+        server.end_following()
 
     async with _listening(listen, server.handle_own, drain, "admin.listen") as url:
         yield {"admin": url}

@@ -1,11 +1,11 @@
-"""One request on its way through, and what is told of it when it is over: one event, and the metrics.
+"""One request on its way through, and what is told of it when it is over: one event, the metrics, and the page.
 
-Rules. What is told are counts, fixed words, and names that are bounded: no content, no key, no query. Requests to our
-own endpoints are in the log alone, and those that machines ask again and again at debug. Nothing is decided here.
+Rules. What is told are counts, fixed words, and names that are bounded: no content, no key, no query; the text of a
+request goes to the captures, which keep it or not. Requests to our own endpoints are in the log alone, and those that
+machines ask again and again at debug. Nothing is decided here.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,10 +17,11 @@ from proxy.edge import admin
 from proxy.edge.downstream import Downstream
 from proxy.edge.gate import Admitted, Gate
 from proxy.edge.ledger import Beginning
-from proxy.edge.metrics import Finished, Metrics
-from proxy.edge.performer import Performer
+from proxy.edge.metrics import Finished
+from proxy.edge.performer import Performer, Surroundings
 from proxy.edge.sidecalls import Origin
 from proxy.edge.upstream import Upload
+from proxy.edge.watch import Seen
 from proxy.edge.windows import MODEL_CHARACTERS
 from proxy.exchange import Decision, Verdict
 
@@ -40,6 +41,8 @@ class Visit:
     actions    what the answer's header says of a bypass, where it says something
     performer  conducts it, where it is managed
     beginning  how its prompt begins, where it was answered
+    plain      the body as it could be read, of a request that is managed
+    conversation  its id in the ledger, or empty
     """
 
     request: web.BaseRequest
@@ -59,6 +62,8 @@ class Visit:
     upstream_status: int | None = None
     performer: Performer | None = None
     beginning: Beginning | None = None
+    plain: bytes = b""
+    conversation: str = ""
     spent: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -72,12 +77,14 @@ class Visit:
 
 
 class Teller:
-    """Tells the log and the metrics of each request; `stopwatch` is that by which visits began."""
+    """Tells the log, the metrics and whoever watches of each request."""
 
-    def __init__(self, log: FilteringBoundLogger, metrics: Metrics, stopwatch: Callable[[], float]) -> None:
+    def __init__(self, log: FilteringBoundLogger, around: Surroundings) -> None:
         self._log = log
-        self._metrics = metrics
-        self._stopwatch = stopwatch
+        self._metrics = around.metrics
+        self._watch = around.watch
+        self._captures = around.captures
+        self._stopwatch = around.stopwatch
 
     def begun(self, visit: Visit) -> None:
         """A request has come in; `ended` will hear of its end."""
@@ -96,6 +103,30 @@ class Teller:
             self._log.debug("plan", request_id=visit.client.request_id, **told)
         if not admin.is_own(path):
             self._metrics.note(_finished(visit, seconds))
+            self._watch.note(visit.admitted.holder, self._seen(visit, seconds))
+
+    def _seen(self, visit: Visit, seconds: float) -> Seen:
+        client, verdict, performer = visit.client, visit.verdict, visit.performer
+        sent = performer.sent if performer is not None else b""
+        if sent and visit.bypass:
+            sent = visit.plain  # the client's own request went out
+        return Seen(
+            name=client.request_id,
+            method=visit.method,
+            path=visit.origin.path,
+            model=visit.model,
+            mode=str(visit.mode or ""),
+            status=client.sent_status,
+            upstream_status=visit.upstream_status,
+            complete=client.complete,
+            reason=visit.reason or visit.bypass or (verdict.reason if verdict else ""),
+            actions=visit.actions or (verdict.actions if verdict else ""),
+            seconds=seconds,
+            added=performer.added.before if performer is not None and performer.added else None,
+            conversation=visit.conversation,
+            capture=self._captures.keep(visit.admitted.holder, visit.plain, sent) if sent else "",
+            verdict=verdict,
+        )
 
 
 def _finished(visit: Visit, seconds: float) -> Finished:

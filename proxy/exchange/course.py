@@ -45,6 +45,7 @@ from proxy.exchange.commands import (
     expect,
 )
 from proxy.exchange.decision import decision
+from proxy.exchange.parts import parts
 from proxy.exchange.recovery import recovery
 from proxy.exchange.verdict import Terms, Verdict
 from proxy.wire import chat
@@ -91,6 +92,7 @@ def _counted_afterwards(known: Sound, terms: Terms, verdict: Verdict) -> Generat
     counted = case.verdict(Draft(), None, NOTHING)
     verdict = structs.replace(
         counted,
+        parts=parts(case.situation, case.measured, NOTHING, counted, case.measured.sizes),
         actions=verdict.actions,
         status=verdict.status,
         usage=verdict.usage,
@@ -205,10 +207,10 @@ def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Ou
     """Planned, saved, applied and measured. Raises `ContextOverflow` where the policy is to refuse."""
     draft, edits, checkpoint_id = yield from _planned(case, draft)
     verdict = case.verdict(draft, checkpoint_id, edits)
-    seen = view.apply(case.sound.conversation, edits)
+    seen, sizes = view.apply(case.sound.conversation, edits), case.measured.sizes
     if edits:
-        measured = expect(Measured, (yield Measure(case.request.model, seen.messages)))
-        verdict = case.rewritten(verdict, measured.sizes)
+        sizes = expect(Measured, (yield Measure(case.request.model, seen.messages))).sizes
+        verdict = case.rewritten(verdict, sizes)
     changes = case.changes(seen, verdict, recovered)
     reason = case.reason(verdict)
     verdict = structs.replace(
@@ -218,6 +220,7 @@ def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Ou
         recovered=recovered,
         removed=case.removed(draft, edits, verdict),
         decision=decision(case, case.drafted(draft), edits) if case.terms.explains else None,
+        parts=parts(case.situation, case.measured, edits, verdict, sizes),
     )
     _refuse_overflow(verdict, case.terms)
     return _Going(draft, edits, checkpoint_id, verdict, changes, changes.applied_to(case.request))

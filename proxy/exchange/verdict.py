@@ -65,6 +65,23 @@ class SideCall:
     usage: Usage | None
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a prompt is made of, in tokens that add up to it.
+
+    tools    definitions of tools, and whatever else takes room beside the messages
+    summary  the block that stands for what was cut off: the summary, and what is carried word for word
+    elided   what is left of messages that were replaced or shortened
+    history  all other messages behind the system head
+    """
+
+    system: int
+    tools: int
+    summary: int
+    elided: int
+    history: int
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """What happened: counts and fixed words alone, for the log, the headers and the metrics. Tokens throughout.
 
@@ -80,6 +97,7 @@ class Verdict(msgspec.Struct, frozen=True):
     nothing was counted. `removed` are the raw tokens that newly planned edits took away, None where nothing new was
     planned. `frame` is a digest of all that the prompt is made of beside the history, empty where nothing was counted:
     two prompts with one frame, of which the history of one begins with that of the other, begin alike.
+    `parts` are those of what was forwarded, where it was counted.
     """
 
     model: str
@@ -103,6 +121,7 @@ class Verdict(msgspec.Struct, frozen=True):
     removed: int | None = None
     frame: str = ""
     decision: Decision | None = None
+    parts: Parts | None = None
     side_calls: tuple[SideCall, ...] = ()
     status: int | None = None
     usage: Usage | None = None

@@ -110,6 +110,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(readme: str, tmp_path: Pat
     assert readme.strip() in metadata.replace("\r\n", "\n")
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "proxy").rglob("*.py")}
     assert sources == {name for name in names if name.endswith(".py")}
+    assert {f"proxy/edge/assets/page.{kind}" for kind in ("html", "css", "js")} <= set(names)
 
 
 # -------------------------------------------------------------------------------------- dependencies and lock
@@ -216,6 +217,13 @@ def test_every_make_command_in_the_readme_exists(readme: str) -> None:
     mentioned = set(re.findall(r"(?:^|`|\$ )make ([a-z]+)", readme, re.MULTILINE))
     assert {"demo", "test", "serve"} <= mentioned
     assert mentioned <= set(make_targets())
+
+
+def test_every_picture_in_the_readme_is_there_and_small(readme: str) -> None:
+    named = set(re.findall(r"docs/images/[\w-]+\.png", readme))
+    assert named == {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "images").iterdir()}
+    for name in named:
+        assert (ROOT / name).stat().st_size < 150_000, name
 
 
 def test_serving_without_an_upstream_says_what_is_missing(tmp_path: Path) -> None:

@@ -124,6 +124,17 @@ def test_probes_need_no_token_under_any_name_at_any_address(target: str, door: D
     assert where.admit("GET", target, ((b"Host", b"pod.cluster.local"),)).holder == ""
 
 
+def test_the_page_needs_no_token_and_is_shut_to_everything_else_that_our_endpoints_are_shut_to() -> None:
+    assert admit(gate(ONE), target="/-/", method="GET").holder == ""
+    with pytest.raises(ForeignPage):
+        admit(gate(ONE), (b"Origin", b"http://evil.example"), target="/-/", method="GET")
+    with pytest.raises(NotHere):
+        admit(gate(ONE, door=Door.CLIENTS), target="/-/", method="GET")
+    for other in ("/-/events", "/-/requests/1", "/-//", "/-/."):
+        with pytest.raises(Unauthorized):
+            admit(gate(ONE), target=other, method="GET")
+
+
 PREFLIGHT = ((b"Origin", b"http://app.example"), (b"Access-Control-Request-Method", b"POST"))
 
 

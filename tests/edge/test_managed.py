@@ -429,7 +429,7 @@ async def test_healthz_answers_without_the_upstream() -> None:
         assert (await client.post("/-/healthz", b"{}")).status == 405
 
 
-@pytest.mark.parametrize("path", ["/-/", "/-/unknown", "/-/healthz/x"])
+@pytest.mark.parametrize("path", ["/-/page", "/-/unknown", "/-/healthz/x"])
 async def test_unknown_paths_of_our_own_are_not_forwarded(path: str) -> None:
     async with ScriptedUpstream() as upstream, proxied(upstream.url) as proxy, RawClient(proxy.url) as client:
         response = await client.request("GET", path)
