@@ -9,8 +9,9 @@ out. One reader serves a whole process, on one thread.
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from proxy.context import rawjson
 from proxy.context.conversation import Conversation, Message, conversation_of, read_message
@@ -89,8 +90,7 @@ class _Entry:
             others.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Recognised:
+class Recognised(msgspec.Struct, frozen=True):
     """The messages with which a list begins that were read before: `body[start:stop]`, the comma behind them with it.
 
     `head` is what stands before the list, its bracket included; empty where nothing was recognised.

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, TextIO
 
@@ -79,7 +80,7 @@ def build(options: LogOptions, stream: TextIO | None = None) -> FilteringBoundLo
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if console else "iso", utc=not console),
             _exceptions_as_places,
-            redact,
+            Redaction(),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[options.level]),
@@ -101,37 +102,49 @@ def place(fault: BaseException) -> str:
     return f"{last.filename.replace(chr(92), '/').rpartition('/')[2]}:{last.lineno} in {last.name}"
 
 
-def redact(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Hide credentials in every value of an event, however deep."""
-    return {
-        key: value if type(value) in _HARMLESS and key not in _SECRET_NAMES else _redacted(key, value)
-        for key, value in event.items()
-    }
+class Redaction:
+    """Hides credentials in every value of an event, however deep; most of what is logged is said again and again."""
+
+    def __init__(self) -> None:
+        self._usual = lru_cache(maxsize=2048)(_clean)
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        """The event as it may be written."""
+        return {
+            key: value
+            if type(value) in _HARMLESS and key not in _SECRET_NAMES
+            else self._redacted(key, value)
+            for key, value in event.items()
+        }
+
+    def _text(self, text: str) -> str:
+        return self._usual(text) if len(text) <= _USUAL_TEXT else _clean(text)
+
+    def _redacted(self, name: object, value: object) -> Any:
+        if isinstance(name, bytes):
+            name = name.decode("latin-1")
+        if isinstance(name, str) and name.lower() in _SECRET_NAMES and value is not None:
+            return HIDDEN
+        match value:
+            case str():
+                return self._text(value)
+            case None | bool() | int() | float():
+                return value
+            case Mapping():
+                return {key: self._redacted(key, each) for key, each in value.items()}
+            case (str() | bytes() as first, second):  # a header field
+                return [self._redacted(None, first), self._redacted(first, second)]
+            case list() | tuple() | set() | frozenset():
+                return [self._redacted(None, each) for each in value]
+            case BaseException():
+                return type(value).__name__
+            case _:
+                return self._text(str(value))
 
 
 _HARMLESS: Final = frozenset({type(None), bool, int, float})
-
-
-def _redacted(name: object, value: object) -> Any:
-    if isinstance(name, bytes):
-        name = name.decode("latin-1")
-    if isinstance(name, str) and name.lower() in _SECRET_NAMES and value is not None:
-        return HIDDEN
-    match value:
-        case str():
-            return _clean(value)
-        case None | bool() | int() | float():
-            return value
-        case Mapping():
-            return {key: _redacted(key, each) for key, each in value.items()}
-        case (str() | bytes() as first, second):  # a header field
-            return [_redacted(None, first), _redacted(first, second)]
-        case list() | tuple() | set() | frozenset():
-            return [_redacted(None, each) for each in value]
-        case BaseException():
-            return type(value).__name__
-        case _:
-            return _clean(str(value))
+_USUAL_TEXT: Final = 300
+"""Characters up to which a text is worth keeping."""
 
 
 def _clean(text: str) -> str:

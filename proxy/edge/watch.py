@@ -43,8 +43,7 @@ _SIGN_OF_LIFE: Final = 7
 _UNREACHABLE: Final = frozenset({"upstream_unreachable", "upstream_timeout"})
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """One request that is over. Seconds; `added` are those until the main call was made, None where none was.
 
     `name` is that in the log. `capture` is empty where its text was not kept, `conversation` where it belongs to none.

@@ -4,7 +4,7 @@ Rules. A member that is not named here keeps its very bytes. Every change is ann
 switched off by configuration.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from proxy.context.edits import Edits
 from proxy.context.policy import ModelPolicy, UsageMode
@@ -16,8 +16,7 @@ CACHE_KEY = "prompt_cache_key"
 USAGE = "include_usage"
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """The members of the body that change, and the announced changes beside the edits."""
 
     members: dict[str, bytes]

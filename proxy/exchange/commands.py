@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from proxy.context.budget import Window
 from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration
 from proxy.context.conversation import Message
@@ -19,8 +21,7 @@ from proxy.wire.usage import Usage
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class LookUp:
+class LookUp(msgspec.Struct, frozen=True):
     """Find the newest checkpoint on this chain, and what was learned of the model. Outcome: `Memory`.
 
     Not `whole`: what was learned of the model alone, which the process may have at hand.
@@ -87,8 +88,7 @@ class Measure:
     extras: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """Sizes of the messages in their order, and the tokens of all extras together."""
 
     sizes: tuple[Size, ...]
@@ -168,8 +168,7 @@ class Save:
     replaces: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Make the main call. Outcome: `Accepted` or `Refused`. `verdict` is what is known of it so far."""
 
     body: bytes
@@ -181,8 +180,7 @@ class Send:
     """Wait for the beginning of a stream: some servers refuse in its first event, behind status 200."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """The answer's head has come and its body is waiting."""
 
     status: int
@@ -198,16 +196,14 @@ class Refused:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Relay:
+class Relay(msgspec.Struct, frozen=True):
     """Relay the answer that is waiting. Outcome: `Relayed`."""
 
     headers: tuple[tuple[str, str], ...]
     strip_usage: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Relayed:
+class Relayed(msgspec.Struct, frozen=True):
     """The answer went out. `complete` is False when it broke off."""
 
     usage: Usage | None
