@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from proxy.context.policy import Mode
 from proxy.edge.watch import (
@@ -36,7 +36,7 @@ def seen(**fields: Any) -> Seen:
         actions=verdict.actions if verdict else "", seconds=0.5, added=0.002,
         conversation="c1", verdict=verdict,
     )  # fmt: skip
-    return replace(known, **fields)
+    return structs.replace(known, **fields)
 
 
 class Bench:
@@ -77,7 +77,7 @@ async def test_a_conversation_is_one_row_with_its_parts_and_its_course() -> None
     bench = Bench()
     bench.watch.note("", seen())
     bench.now = 3.0
-    cut = replace(VERDICT, original=1200, forwarded=300, checkpoint_id="k1", actions="elide=2")
+    cut = structs.replace(VERDICT, original=1200, forwarded=300, checkpoint_id="k1", actions="elide=2")
     bench.watch.note("", seen(verdict=cut))
     bench.now = 5.0
     (row,) = (await bench.all())["conversations"]
@@ -90,7 +90,7 @@ async def test_a_conversation_is_one_row_with_its_parts_and_its_course() -> None
 async def test_a_checkpoint_that_goes_on_is_no_new_cut() -> None:
     bench = Bench()
     for _ in range(3):
-        bench.watch.note("", seen(verdict=replace(VERDICT, checkpoint_id="k1")))
+        bench.watch.note("", seen(verdict=structs.replace(VERDICT, checkpoint_id="k1")))
     (row,) = (await bench.all())["conversations"]
     assert row["cuts"] == 1
 
@@ -110,7 +110,7 @@ async def test_a_request_is_told_with_its_action_and_what_it_took() -> None:
 async def test_a_model_is_told_with_its_window_and_keeps_its_factor_where_a_request_was_not_counted() -> None:
     bench = Bench()
     bench.watch.note("", seen())
-    bench.watch.note("", seen(verdict=replace(VERDICT, raw=None, factor=None, window=2000)))
+    bench.watch.note("", seen(verdict=structs.replace(VERDICT, raw=None, factor=None, window=2000)))
     (row,) = (await bench.all())["models"]
     assert (row["window"], row["source"], row["factor"]) == (2000, "configured", 1.05)
 
@@ -119,7 +119,9 @@ async def test_all_that_is_kept_is_bounded() -> None:
     bench = Bench()
     for number in range(MOST_REQUESTS + MOST_POINTS):
         name = f"m{number}" + "x" * 300
-        bench.watch.note("", seen(conversation=f"c{number}", verdict=replace(VERDICT, model=name), path=name))
+        bench.watch.note(
+            "", seen(conversation=f"c{number}", verdict=structs.replace(VERDICT, model=name), path=name)
+        )
         bench.watch.note("", seen(conversation="same"))
     told = await bench.all()
     assert len(told["conversations"]) == MOST_CONVERSATIONS
