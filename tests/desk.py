@@ -17,6 +17,7 @@ from proxy.exchange import (
     Ask,
     Command,
     Compaction,
+    Compose,
     Count,
     Counted,
     Discover,
@@ -136,7 +137,7 @@ class Desk:
     def perform(self, command: Command) -> Outcome:
         """The outcome of one command."""
         match command:
-            case LookUp() | Discover() | Measure() | Count():
+            case LookUp() | Discover() | Measure() | Count() | Compose():
                 return self.find_out(command)
             case Ask(order=order):
                 self.waited_for += 1
@@ -166,6 +167,8 @@ class Desk:
                 return Measured(sizes, tokens.extras_size(extras, count, ""))
             case Count():
                 return Counted(self.counted)
+            case Compose(make=make):
+                return make()
 
     def save(self, command: Save) -> Edits:
         """The edits that are there then."""

@@ -36,11 +36,13 @@ from proxy.config.values import StoreURL
 from proxy.context.calibration import CalibrationPolicy
 from proxy.context.policy import (
     CacheKey,
+    CarryPolicy,
     DropPolicy,
     ElidePolicy,
     Mode,
     ModelPolicy,
     OnOverflow,
+    RecallPolicy,
     SummaryPolicy,
     UsageMode,
 )
@@ -135,6 +137,8 @@ models:
     elide: {{keep: 0, marker: "Left out: {{tool}}"}}
     summary: {{keep_recent: 0.5, keep_turns: 2, max_tokens: 99, item_characters: 100, prepare_at: 0.5, prompt: Sum up.}}
     drop: {{max_turns: 0, notice: ""}}
+    carry: {{share: 0, tokens: 9, paths: [datei], commands: []}}
+    recall: {{tokens: 500}}
     calibration: {{lowest: 1, highest: 1, min_tokens: 0}}
 """
 
@@ -155,6 +159,8 @@ def test_the_file_wins_over_the_defaults(folder: Path) -> None:
         elide=ElidePolicy(0, "Left out: {tool}"),
         summary=SummaryPolicy(0.5, 2, 99, 100, 0.5, "Sum up."),
         drop=DropPolicy(0, ""),
+        carry=CarryPolicy(0.0, 9, ("datei",), ()),
+        recall=RecallPolicy(500),
         calibration=CalibrationPolicy(1.0, 1.0, 0),
     )
     assert read(folder, EVERYTHING) == Config(
@@ -544,6 +550,8 @@ POLICIES: Final = st.builds(
         TEXTS,
     ),
     drop=st.builds(DropPolicy, st.none() | st.integers(0, 99), WORDS | st.just("")),
+    carry=st.builds(CarryPolicy, floats(0, 0.5), st.integers(0, 10**6)),
+    recall=st.builds(RecallPolicy, st.integers(0, 10**6)),
     calibration=st.builds(CalibrationPolicy, floats(1e-9, 1), floats(1, 999), st.integers(0, 10**6)),
 )
 STORES: Final = (

@@ -11,6 +11,7 @@ from proxy.context.calibration import CalibrationPolicy
 from proxy.context.edits import SummaryRole
 from proxy.context.policy import (
     CacheKey,
+    CarryPolicy,
     Count,
     DropPolicy,
     ElidePolicy,
@@ -19,6 +20,7 @@ from proxy.context.policy import (
     ModelPolicy,
     OnOverflow,
     Orphans,
+    RecallPolicy,
     SummaryPolicy,
     UsageMode,
 )
@@ -127,6 +129,60 @@ DROP: Final = Section(
             kinds.template("messages", longest=200, may_be_empty=True),
             'The text in place of what went; its field is {messages}. "" leaves no trace.',
             "Change it to the language of your prompts.",
+        ),
+    ),
+)
+
+CARRY: Final = Section(
+    "carry",
+    CarryPolicy,
+    "What is taken from removed messages by rule, not by a model: files, commands with their outcome, the last plan,"
+    " names.",
+    (
+        Option(
+            "share",
+            kinds.between(0, 0.5),
+            "The most that it takes, and never more than an eighth of what head and tools leave; 0 = nothing is"
+            " carried.",
+            "Lower it for models that get worse with long prompts.",
+            unit="share of the window",
+        ),
+        Option(
+            "tokens",
+            kinds.whole(),
+            "The most that it takes, whatever the window.",
+            "Raise it for long tasks in large windows.",
+            unit="tokens",
+        ),
+        Option(
+            "paths",
+            kinds.NAME,
+            "Arguments by which tools take files.",
+            "Add those of your own tools.",
+            is_list=True,
+        ),
+        Option(
+            "commands",
+            kinds.NAME,
+            "Arguments by which tools take commands.",
+            "Add those of your own tools.",
+            is_list=True,
+        ),
+    ),
+)
+
+RECALL: Final = Section(
+    "recall",
+    RecallPolicy,
+    "Removed passages that the newest message touches on are shown again behind it.",
+    (
+        Option(
+            "tokens",
+            kinds.whole(),
+            "The most that is shown for one message, and never more than an eighth of the window; 0 = nothing is. It"
+            " stays in the prompt until the next cut, which comes the sooner for it.",
+            "Set it to a few hundred for chats that come back to old matters.",
+            unit="tokens",
         ),
     ),
 )
@@ -303,6 +359,8 @@ MODELS: Final = Section(
         ELIDE,
         SUMMARY,
         DROP,
+        CARRY,
+        RECALL,
         CALIBRATION,
     ),
     selector=Option(

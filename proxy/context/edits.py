@@ -32,6 +32,7 @@ class Cut:
     summary      what a model wrote of `history[:summarised]`; empty when there is none
     notice       what stands for the messages that no summary covers; may be empty
     carried      removed messages whose text stands verbatim in the block, ascending
+    facts        what was taken from removed messages by rule; None while that has not been done
     role         where the block stands
     """
 
@@ -41,6 +42,7 @@ class Cut:
     notice: str = ""
     carried: tuple[int, ...] = ()
     role: SummaryRole = SummaryRole.AUTO
+    facts: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,24 @@ class Blanked:
     media: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Passage:
+    """`text[start:stop]` of the message at `index`, where text is what `view.source_text` makes of it."""
+
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Old passages that stand behind the text of the message at `index`, and what they add to its tokens."""
+
+    index: int
+    passages: tuple[Passage, ...]
+    tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Edits:
     """Everything that is done to one history. Each tuple ascends and names a message once."""
@@ -76,6 +96,7 @@ class Edits:
     rewrites: tuple[Rewrite, ...] = ()
     shortened: tuple[Shortened, ...] = ()
     blanked: tuple[Blanked, ...] = ()
+    recalled: tuple[Recalled, ...] = ()
 
     def __bool__(self) -> bool:
         return self != NOTHING
@@ -84,7 +105,8 @@ class Edits:
     def speaks_about(self) -> int:
         """Length of the history's prefix that these edits depend on."""
         behind_cut = self.cut.stop + 1 if self.cut else 0
-        return max([behind_cut, *(edit.index + 1 for edit in self._of_messages())])
+        recalled = (each.index + 1 for each in self.recalled)
+        return max([behind_cut, *(edit.index + 1 for edit in self._of_messages()), *recalled])
 
     @property
     def last_edited(self) -> int | None:
@@ -98,7 +120,17 @@ class Edits:
 
     def with_cut(self, cut: Cut) -> "Edits":
         """These edits behind a new cut; those of a cut-off message stay where it may come back as the lead."""
-        return replace(self, cut=cut, rewrites=tuple(r for r in self.rewrites if r.index >= cut.stop))
+        return replace(
+            self,
+            cut=cut,
+            rewrites=tuple(r for r in self.rewrites if r.index >= cut.stop),
+            recalled=tuple(r for r in self.recalled if r.index >= cut.stop),
+        )
+
+    def shown_again(self) -> tuple[Recalled, ...]:
+        """The passages that are in the view: they go with the message that they stand behind."""
+        replaced = {rewrite.index for rewrite in self.rewrites}
+        return tuple(r for r in self.recalled if r.index >= self.start and r.index not in replaced)
 
     def actions(self) -> str:
         """What was done, as a header says it: `elide=4,summarize=31`; empty when nothing was."""
@@ -116,6 +148,7 @@ class Edits:
         replaced = {rewrite.index for rewrite in self.rewrites}
         there = (each.index for each in self.shortened if each.index >= self.start)
         counts["shorten"] = sum(index not in replaced for index in there)
+        counts["recall"] = sum(len(each.passages) for each in self.shown_again())
         return counts
 
     def _of_messages(self) -> Iterator[Rewrite | Shortened | Blanked]:

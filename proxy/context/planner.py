@@ -41,7 +41,7 @@ def plan(situation: Situation, edits: Edits) -> Plan | NeedSummary | NeedSizes:
             return step
         if made := situation.unsized(step):
             return NeedSizes(made)
-        smaller = situation.tokens(step)
-        if smaller < tokens:
-            edits, tokens = step, smaller
+        # What is written when planning has ended takes the room that is left: a step is judged without it.
+        if situation.bare_tokens(step) < situation.bare_tokens(edits):
+            edits, tokens = step, situation.tokens(step)
     return Plan(edits, tokens)

@@ -101,6 +101,40 @@ class DropPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class CarryPolicy:
+    """What is carried of removed messages by rule, beside a summary or without one.
+
+    share     the most that it takes of the window; 0 = nothing is carried
+    tokens    the most that it takes whatever the window
+    paths     names of arguments that tools take files by
+    commands  names of arguments that tools take commands by
+    """
+
+    share: float = 0.1
+    tokens: int = 4096
+    paths: tuple[str, ...] = (
+        "path",
+        "file_path",
+        "filename",
+        "file",
+        "filepath",
+        "file_name",
+        "target_file",
+        "notebook_path",
+        "paths",
+        "files",
+    )
+    commands: tuple[str, ...] = ("command", "cmd", "script", "code")
+
+
+@dataclass(frozen=True, slots=True)
+class RecallPolicy:
+    """Old passages that the newest message touches on are shown behind it: up to so many tokens, 0 = none."""
+
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ImagePolicy:
     """`keep`: so many of the newest pictures are forwarded at most."""
 
@@ -147,4 +181,6 @@ class ModelPolicy:
     elide: ElidePolicy = field(default_factory=ElidePolicy)
     summary: SummaryPolicy = field(default_factory=SummaryPolicy)
     drop: DropPolicy = field(default_factory=DropPolicy)
+    carry: CarryPolicy = field(default_factory=CarryPolicy)
+    recall: RecallPolicy = field(default_factory=RecallPolicy)
     calibration: CalibrationPolicy = field(default_factory=CalibrationPolicy)

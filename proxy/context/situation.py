@@ -6,7 +6,7 @@ texts of our own making are counted here. The size of a message that was shorten
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from proxy.context import view
@@ -17,6 +17,16 @@ from proxy.context.tokens import Size
 
 FRAME = 12
 """Tokens of the fixed words around a message that is carried in a block, rounded up."""
+
+CARRY_OF_ROOM = 8
+"""What is taken from removed messages by rule has the eighth part of what head and tools leave, at most."""
+
+LEAST_CARRIED = 60
+LEAST_RECALLED = 40
+"""Tokens; what has less room is not worth its frame."""
+
+RECALL_OF_WINDOW = 8
+"""Passages that are shown again behind one message take the eighth part of the window, at most."""
 
 NEW_MESSAGE = 4
 """Tokens of an empty user message: three for the message and one for its role."""
@@ -85,7 +95,7 @@ class Situation:
         """Raw tokens of the view under these edits."""
         each = self.message_tokens(edits)
         lead = self.lead_tokens(edits.cut, each) if edits.cut else 0
-        return self.fixed + lead + sum(each[edits.start :]) + self.to_come
+        return self.fixed + lead + sum(each[edits.start :]) + self.pending_tokens(edits) + self.to_come
 
     def message_tokens(self, edits: Edits) -> list[int]:
         """Tokens of each message of the history under the edits of messages; those cut off included."""
@@ -97,6 +107,8 @@ class Situation:
             tokens[blanked.index] += sum(stands) - sum(gone)
         for index, message in self._shortened(edits):
             tokens[index] = self.made[message.raw].tokens
+        for recalled in edits.recalled:
+            tokens[recalled.index] += recalled.tokens
         for rewrite in edits.rewrites:
             tokens[rewrite.index] = self.rewritten_tokens(rewrite.index, rewrite.text)
         return tokens
@@ -136,10 +148,45 @@ class Situation:
 
     def block_tokens(self, cut: Cut) -> int:
         """Tokens of a cut's block; what is carried verbatim is taken from its measure."""
-        own = Cut(cut.stop, cut.summary, cut.summarised, cut.notice)
-        text = view.block(self.conversation, own)
+        text = view.block(self.conversation, replace(cut, carried=()))
         must_say = view.lead_index(self.conversation, cut.stop) is None and not cut.carried
-        return sum(map(self.carried_tokens, cut.carried)) + self.count(text or view.GONE * must_say)
+        own = self.count(text or view.GONE * must_say)
+        return sum(map(self.carried_tokens, cut.carried)) + own
+
+    def bare_tokens(self, edits: Edits) -> int:
+        """The same without what is kept free."""
+        return self.tokens(edits) - self.pending_tokens(edits)
+
+    def pending_tokens(self, edits: Edits) -> int:
+        """What is kept free in the view for that which is written when all else is decided."""
+        carry = self.carry_tokens if edits.cut and edits.cut.facts is None else 0
+        return carry + (self.recall_tokens if self.may_recall(edits) else 0)
+
+    @property
+    def recall_tokens(self) -> int:
+        """The most that the passages behind one message take."""
+        if self.limits is None:
+            return 0
+        most = min(self.policy.recall.tokens, self.limits.window // RECALL_OF_WINDOW)
+        return most if most >= LEAST_RECALLED else 0
+
+    def may_recall(self, edits: Edits) -> bool:
+        """Whether something is left out, and the newest message has not been given its passages already."""
+        newest = len(self.sizes) - 1
+        is_recalled = any(each.index == newest for each in edits.recalled)
+        return (edits.cut is not None or bool(edits.rewrites)) and not is_recalled
+
+    @property
+    def carry_tokens(self) -> int:
+        """The most that is taken from removed messages by rule; it is written when all else is decided.
+
+        Where head and tools take most of the window, it is less than the configured share: the talk needs its room.
+        """
+        if self.limits is None:
+            return 0
+        carry, room = self.policy.carry, max(0, self.limits.budget - self.fixed)
+        most = min(carry.tokens, int(carry.share * self.limits.window), room // CARRY_OF_ROOM)
+        return most if most >= LEAST_CARRIED else 0
 
     def carried_tokens(self, index: int) -> int:
         """What it costs to carry one message verbatim in a block."""

@@ -7,6 +7,7 @@ stands for what is gone, in a user message that is there anyway: no second user 
 another, which strict chat templates refuse.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from msgspec import structs
 from proxy.context import pictures, rawjson
 from proxy.context.clip import LEAST, clip, gap_of, marker
 from proxy.context.conversation import Call, Conversation, Media, Message, Part, part_of, read_message
-from proxy.context.edits import Blanked, Cut, Edits, Rewrite, Shortened, SummaryRole
+from proxy.context.edits import Blanked, Cut, Edits, Passage, Rewrite, Shortened, SummaryRole
 
 
 def apply(conversation: Conversation, edits: Edits) -> Conversation:
@@ -29,6 +30,10 @@ def apply(conversation: Conversation, edits: Edits) -> Conversation:
         changes[index].applied_to(message) if index in changes else message
         for index, message in enumerate(conversation.history[edits.start :], start=edits.start)
     ]
+    for each in edits.shown_again():
+        place = each.index - edits.start
+        text = recalled_text(conversation, each.passages)
+        kept[place] = _joined(kept[place], text, first=False)
     if edits.cut:
         kept = _behind_block(conversation, edits.cut, changes, kept)
     return Conversation(conversation.head, tuple(kept))
@@ -245,6 +250,52 @@ def _clippable_arguments(call: Call) -> Iterator[int]:
                 waiting += items
 
 
+_FRAMES = re.compile(
+    r"\[(?=(?:Background from earlier|End of (?:the background|the summary|that message|what is carried)"
+    r"|Carried over from|Summary of \d+ earlier|An earlier |The first user message))"
+)
+
+
+def _defanged(text: str) -> str:
+    """A text in which nothing passes for a frame of ours."""
+    return _FRAMES.sub("(", text)
+
+
+# --- passages that are shown again --------------------------------------------------------------------------
+
+RECALLED = "[Background from earlier in this conversation, left out above, that shares words with this:]"
+END_OF_RECALLED = "[End of the background.]"
+
+
+def source_text(message: Message) -> str:
+    """What is searched of a message, and what passages are pieces of: its text, and the arguments of its calls."""
+    return (
+        "\n".join([message.text, *(call.arguments for call in message.calls)])
+        if message.calls
+        else message.text
+    )
+
+
+def recalled_text(conversation: Conversation, passages: Sequence[Passage]) -> str:
+    """The frame with these passages; each message is named once."""
+    return "\n".join([RECALLED, *(passage_text(conversation, each) for each in passages), END_OF_RECALLED])
+
+
+def passage_text(conversation: Conversation, passage: Passage) -> str:
+    """One passage with what it is a piece of."""
+    message = conversation.history[passage.index]
+    call = conversation.call_answered_by(passage.index) if message.is_result else None
+    whose = (
+        f"result of {call.name}"
+        if call and call.name
+        else "tool result"
+        if message.is_result
+        else message.role
+    )
+    text = source_text(message)[passage.start : passage.stop].strip()
+    return f"({whose}, message {passage.index + 1}) {_defanged(text)}"
+
+
 # --- the block of a cut -------------------------------------------------------------------------------------
 
 
@@ -279,10 +330,12 @@ def _block_lines(conversation: Conversation, cut: Cut) -> Iterator[str]:
         yield from _carried_lines(conversation, task, "The first user message of this conversation")
     if cut.summary:
         yield f"[Summary of {cut.summarised} earlier messages of this conversation:]"
-        yield cut.summary
+        yield _defanged(cut.summary)
         yield "[End of the summary.]"
     if cut.notice:
         yield cut.notice
+    if cut.facts:
+        yield cut.facts
     for index in cut.carried:
         if index != task:
             yield from _carried_lines(conversation, index, carried_title(conversation, index))
@@ -290,7 +343,7 @@ def _block_lines(conversation: Conversation, cut: Cut) -> Iterator[str]:
 
 def _carried_lines(conversation: Conversation, index: int, title: str) -> Iterator[str]:
     yield f"[{title}, verbatim:]"
-    yield conversation.history[index].text
+    yield _defanged(conversation.history[index].text)
     yield "[End of that message.]"
 
 

@@ -5,8 +5,9 @@ Rules. Only questions of an exchange are performed here, and those of them alone
 
 from typing import assert_never
 
-from proxy.edge.performer import Measures, Remembers
+from proxy.edge.performer import Measures, Remembers, aside
 from proxy.exchange import (
+    Compose,
     Count,
     Counted,
     Discover,
@@ -41,6 +42,8 @@ async def answered(question: Question, memories: Remembers, tokenizer: Measures)
             return await memories.recall(model, chain, opening, who)
         case Measure(model=model, messages=messages, extras=extras):
             return Measured(*await tokenizer.sizes(messages, extras, model))
+        case Compose(make=make, characters=characters):
+            return await aside(make, characters)
         case Discover():
             return Discovered(None)
         case Count():

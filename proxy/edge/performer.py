@@ -38,6 +38,7 @@ from proxy.exchange import (
     Accepted,
     Ask,
     Command,
+    Compose,
     Count,
     Counted,
     Discover,
@@ -80,6 +81,7 @@ REASONS: Final[Mapping[type[Command], str]] = MappingProxyType(
         Discover: "discover",
         Measure: "measure",
         Count: "measure",
+        Compose: "plan",
         Ask: "side_call",
         Prepare: "side_call",
         Save: "store",
@@ -90,7 +92,10 @@ REASONS: Final[Mapping[type[Command], str]] = MappingProxyType(
 )
 """In what an exchange can fail, as a bypass tells it; what is done between two commands is PLAN."""
 
-OURS: Final = (LookUp, Measure, Save, Learn)
+INLINE_CHARACTERS: Final = 16_384
+"""So many are read at once, in a millisecond or two."""
+
+OURS: Final = (LookUp, Measure, Compose, Save, Learn)
 """Commands that wait for nobody but ourselves; side calls, questions and calls have bounds of their own."""
 
 
@@ -136,6 +141,11 @@ class _Begun(Generator[Any, Any, T]):
     def throw(self, *thrown: Any) -> Any:
         """Go on by an exception, a cancellation for one."""
         return self._work.throw(*thrown)
+
+
+async def aside(make: Callable[[], T], characters: int) -> T:
+    """What this returns, which reads so many characters; many are read in a thread, and the loop goes on meanwhile."""
+    return make() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(make)
 
 
 class Remembers(Protocol):
@@ -321,7 +331,7 @@ class Performer:
 
     def _perform(self, command: Command) -> Coroutine[Any, Any, Outcome]:
         match command:
-            case LookUp() | Discover() | Measure() | Count():
+            case LookUp() | Discover() | Measure() | Count() | Compose():
                 return self._find_out(command)
             case Ask():
                 return self._around.summaries.get(command, self._who, self._origin)
@@ -348,6 +358,8 @@ class Performer:
                 return self._measure(question)
             case Count():
                 return self._count(question)
+            case Compose(make=make, characters=characters):
+                return aside(make, characters)
             case _:
                 assert_never(question)
 

@@ -4,7 +4,7 @@ Rules. A command says what is to be done and never how. Each has one kind of out
 outcome can fail, the failure is a value of its own. Nothing here holds a credential.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -233,7 +233,16 @@ class Learn:
     miscounts: bool = False
 
 
-Question = LookUp | Discover | Measure | Count
+@dataclass(frozen=True, slots=True)
+class Compose:
+    """Call this pure function, in a thread where there is much to read. Outcome: the `Edits` that it makes."""
+
+    make: Callable[[], Edits]
+    characters: int
+    """What it reads, about."""
+
+
+Question = LookUp | Discover | Measure | Count | Compose
 """What only finds out."""
 
 Deed = Ask | Prepare | Save | Send | Relay | Learn

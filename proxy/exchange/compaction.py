@@ -15,11 +15,12 @@ import msgspec
 from proxy.context import planner, summary, view
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
-from proxy.context.policy import Mode
+from proxy.context.policy import Mode, RecallPolicy
 from proxy.context.situation import Limits, NeedSizes, Situation
 from proxy.exchange.case import Case, Draft, sound
 from proxy.exchange.changes import Changes
 from proxy.exchange.commands import Ask, Command, Measure, Measured, Outcome, SideCallFailed, expect
+from proxy.exchange.composing import composed
 from proxy.exchange.course import all_known
 from proxy.exchange.verdict import SideCall, Terms
 from proxy.wire import chat
@@ -71,11 +72,14 @@ class Compaction:
 
 def compact(request: ChatRequest, terms: Terms) -> Compacting:
     """The compaction of one request."""
-    policy = replace(terms.policy, strategies=("summarize",))
+    policy = replace(terms.policy, strategies=("summarize",), recall=RecallPolicy())
     terms = replace(terms, policy=policy, mode=Mode.MANAGE)
     case = yield from all_known(sound(request, terms), terms)
     case, situation = _as_too_large(case)
     draft, edits = yield from _planned(case, situation)
+    written = yield from composed(case, draft, edits)
+    if case.drafted(draft).tokens(written) <= case.situation.tokens(NOTHING):
+        edits = written  # what is carried is worth its place, but for a history of a few lines
     seen = view.apply(case.sound.conversation, edits)
     measured = expect(Measured, (yield Measure(request.model, seen.messages)))
     verdict = case.rewritten(case.verdict(draft, None, edits), measured.sizes)

@@ -44,6 +44,7 @@ from proxy.exchange.commands import (
     SideCallFailed,
     expect,
 )
+from proxy.exchange.composing import composed
 from proxy.exchange.decision import decision
 from proxy.exchange.parts import parts
 from proxy.exchange.recovery import recovery
@@ -236,7 +237,8 @@ def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draf
             may_ask = case.memory.may_ask
             outcome = (yield Ask(*case.order(step))) if may_ask else SideCallFailed("not_asked")
             draft = case.told(draft, step, outcome)
-    edits, checkpoint_id = step.edits, case.memory.checkpoint_id if step.edits else None
+    edits = yield from composed(case, draft, step.edits)
+    checkpoint_id = case.memory.checkpoint_id if edits else None
     if edits and edits != case.memory.edits:
         checkpoint_id = case.key_for(edits)
         replaces = checkpoint_id == case.memory.checkpoint_id

@@ -16,6 +16,7 @@ from proxy.context.tokens import REPLY_PRIMING
 from proxy.exchange import decision
 from proxy.exchange.case import Case, Draft, sound
 from proxy.exchange.commands import LookUp, Measure, Measured, Memory, Outcome, Question, expect
+from proxy.exchange.composing import composed
 from proxy.exchange.verdict import Terms
 from proxy.wire.chat import ChatRequest
 
@@ -111,20 +112,21 @@ def _planned(case: Case) -> Generator[Question, Outcome, Planned]:
         else:
             side_calls += case.memory.may_ask
             draft = _supposed(case, draft, step)
-    seen = view.apply(case.sound.conversation, step.edits)
+    edits = yield from composed(case, draft, step.edits)
+    seen = view.apply(case.sound.conversation, edits)
     sizes = expect(Measured, (yield Measure(case.request.model, seen.messages)))
-    verdict = case.rewritten(case.verdict(draft, case.memory.checkpoint_id, step.edits), sizes.sizes)
+    verdict = case.rewritten(case.verdict(draft, case.memory.checkpoint_id, edits), sizes.sizes)
     tokens = verdict.forwarded or 0
     situation = case.drafted(draft)
     return Planned(
-        reason=decision.reason(case, situation, step.edits),
+        reason=decision.reason(case, situation, edits),
         tokens_before=verdict.original or 0,
         tokens_after=tokens,
         fits=case.budget is None or tokens <= case.budget.tokens,
         side_calls=side_calls,
-        actions=case.changes(seen, verdict).actions(step.edits),
+        actions=case.changes(seen, verdict).actions(edits),
         checkpoint=verdict.checkpoint_id,
-        edits=tuple(_edits(case, situation, step.edits)),
+        edits=tuple(_edits(case, situation, edits)),
     )
 
 

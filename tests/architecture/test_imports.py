@@ -48,7 +48,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 # Within `context`: planner -> strategies -> cuts -> pins -> situation -> summary, view -> edits, tokens -> conversation
 # -> rawjson. Pictures are sized for tokens. Budget, trail, clip and edits stand alone, calibration knows trails; the
 # policy's frozen values lie below whatever obeys them and know those at most. The invariants are for tests, so nothing
-# that serves may know them.
+# that serves may know them. What is carried and recalled is written when planning has ended.
 _MESSAGES: Final = frozenset({"conversation", "rawjson"})
 _SIZES: Final = _MESSAGES | {"tokens", "pictures"}
 _SITUATION: Final = _SIZES | {"summary", "clip", "edits", "view", "policy", "budget"}
@@ -56,7 +56,11 @@ _STEPS: Final = _SITUATION | {"situation", "pins", "cuts", "calibration"}
 CONTEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "planner": _STEPS | {"strategies"},
-        "strategies": _STEPS,
+        "strategies": _STEPS | {"names"},
+        "carried": _SITUATION | {"situation", "names", "deeds"},
+        "recall": _SITUATION | {"situation", "names"},
+        "deeds": _MESSAGES | {"policy"},
+        "names": _SIZES,
         "cuts": _SITUATION | {"situation", "pins"},
         "pins": _SITUATION | {"situation"},
         "situation": _SITUATION,

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from proxy.context import conversation, pins, planner, tokens
+from proxy.context import carried, conversation, pins, planner, tokens
 from proxy.context.conversation import Conversation
 from proxy.context.edits import Edits
 from proxy.context.planner import Plan
@@ -150,7 +150,17 @@ def answered(case: Situation, step: Step, summary: str | None) -> Edits | Plan:
 
 
 def planned(case: Situation, edits: Edits, summary: str | None) -> Plan:
-    """Planning to its end."""
-    done = answered(case, lambda known: planner.plan(known, edits), summary)
+    """Planning to its end, with what is written into the edits then."""
+    last = case
+
+    def step(known: Situation) -> Plan | NeedSummary | NeedSizes:
+        nonlocal last
+        last = known
+        return planner.plan(known, edits)
+
+    done = answered(case, step, summary)
     assert isinstance(done, Plan)
-    return done
+    if done.edits == edits:
+        return done
+    written = carried.written(last, edits, done.edits)
+    return Plan(written, last.tokens(written))

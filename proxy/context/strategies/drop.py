@@ -17,7 +17,8 @@ def plan(situation: Situation, edits: Edits) -> Edits:
     """The history cut at a safe cut, down to the target; where that does not fit, with a lighter block."""
     summary = edits.cut.summary if edits.cut else ""
     notice = _notice(situation, len(situation.sizes))
-    stop = cuts.choose(situation, edits, situation.count(summary) + situation.count(notice))
+    block = situation.count(summary) + situation.count(notice) + situation.carry_tokens
+    stop = cuts.choose(situation, edits, block)
     if stop is not None:
         edits = edits.with_cut(_cut(situation, edits, stop, pins.carried(situation, stop)))
     return _with_lighter_block(situation, edits)
@@ -29,7 +30,8 @@ def _with_lighter_block(situation: Situation, edits: Edits) -> Edits:
         return edits
     whole = edits
     for lighter in pins.lighter(situation, edits.cut, _notice(situation, edits.cut.stop)):
-        if situation.tokens(edits) <= situation.limits.budget:
+        # What is taken by rule is written last, into the room that is left.
+        if situation.bare_tokens(edits) <= situation.limits.budget:
             return edits
         edits = edits.with_cut(lighter)
     return whole if _newest_is_to_blame(situation, whole) else edits

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from string import Formatter
 
-from proxy.context import pins
+from proxy.context import names, pins
 from proxy.context.conversation import TOOL_RESULTS
 from proxy.context.edits import Edits, Rewrite
 from proxy.context.situation import Situation
@@ -19,7 +19,7 @@ from proxy.context.situation import Situation
 LONGEST_NAME = 64
 """Characters of a tool's name in a marker."""
 
-LONGEST_MARKER = 1000
+LONGEST_MARKER = 4000
 """Characters; a longer text is not taken for a marker, which also bounds the matching."""
 
 
@@ -62,7 +62,7 @@ def is_marker(situation: Situation, index: int) -> bool:
         re.escape(literal) + (".*?" if field is not None else "")
         for literal, field, _, _ in Formatter().parse(situation.policy.elide.marker)
     ]
-    pattern = f"(?:{TOOL_RESULTS} )?" + "".join(pieces)
+    pattern = f"(?:{TOOL_RESULTS} )?" + "".join(pieces) + rf"(?:{re.escape(names.NAMED_IN)}.*\.\])?"
     return re.fullmatch(pattern, text) is not None
 
 

@@ -20,11 +20,12 @@ def plan(situation: Situation, edits: Edits) -> Edits | NeedSummary:
     best = edits if ready is None else _cut(situation, edits, ready)
     if ready is not None and situation.tokens(best) <= limits.halfway:
         return best
-    size = summary.most_tokens(situation.policy.summary.max_tokens, limits.window)
+    size = summary.most_tokens(situation.policy.summary.max_tokens, limits.window) + situation.carry_tokens
     stop = cuts.choose(situation, edits, size)
     if stop is None or stop in situation.summaries or (ready is not None and stop <= ready):
         return best
-    if cuts.size_after(situation, edits, stop, size) > limits.trigger:
+    # What is carried by rule takes the room that is left, and asks for none.
+    if cuts.size_after(situation, edits, stop, size - situation.carry_tokens) > limits.trigger:
         return best  # head and newest round leave no room for a summary: the next request would need another
     return _need(situation, edits, ready, stop)
 

@@ -1,0 +1,258 @@
+"""What is carried of removed messages beside their summary, taken from them by rule and not by a model.
+
+Rules. Written once, when history is cut or a result is elided, and kept in the checkpoint, so that the prompt stays as
+it is until the next cut. It says what was left out, the last plan, files with what was done to them, commands with
+their outcome, and then names, those used most and last first, as many as the bound leaves room for. What stands in the
+prompt anyway is not carried. Each text in it is one line, and none of the conversation can pass for our frame.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import log2
+from types import MappingProxyType
+
+from proxy.context import deeds, names, view
+from proxy.context.conversation import Kind, Message
+from proxy.context.deeds import Deeds
+from proxy.context.edits import Edits, Rewrite
+from proxy.context.names import Shape
+from proxy.context.situation import LEAST_CARRIED, Situation
+
+FIRST_LINE = "[Carried over from messages that are left out, as background. Taken from them without a model:]"
+LAST_LINE = "[End of what is carried over.]"
+
+PLAN_TITLE = "Last plan:"
+
+PLAN_SHARE = 0.2
+DEEDS_SHARE = 0.35
+"""Shares of the bound that the plan, and plan, files, commands and calls together take at most."""
+
+_WEIGHTS = MappingProxyType({Kind.USER: 3.0, Kind.ASSISTANT: 4.0, Kind.RESULT: 1.0})
+_OF_CALLS = 4.0
+"""What a name is worth by who wrote it: what was put into a call was of use already."""
+
+_OLDEST = 0.5
+"""What the oldest mention counts beside the newest."""
+
+_MOST_CALLS = 12
+"""The newest calls of one tool that are named."""
+
+_CROWD = 20
+"""Names of one message from which on each counts less: a listing of all files says little of any of them."""
+
+_DIGIT = 2 / 3
+"""Tokens that a digit takes beyond our count of it: many vocabularies take every digit for one, ours three."""
+
+Count = Callable[[str], int]
+
+
+def written(situation: Situation, before: Edits, edits: Edits) -> Edits:
+    """These edits with what they carry: in the block of a new cut, else in the markers of newly elided results."""
+    cut, room = edits.cut, situation.carry_tokens
+    if not room:
+        return edits
+    if cut is not None and cut.facts is None:
+        bare = edits.with_cut(replace(cut, facts=""))
+        room = min(room, _room(situation, bare))
+        return edits.with_cut(
+            replace(cut, facts=facts(situation, bare, room) if room >= LEAST_CARRIED else "")
+        )
+    old = {rewrite.index for rewrite in before.rewrites}
+    new = [rewrite for rewrite in edits.rewrites if rewrite.index not in old]
+    if not new:
+        return edits
+    taken = situation.count(cut.facts or "") if cut else 0
+    taken += sum(situation.count(each.text) for each in edits.rewrites if each.index in old)
+    return _in_markers(situation, edits, new, min(room - taken, _room(situation, edits)))
+
+
+def _room(situation: Situation, edits: Edits) -> int:
+    """Tokens between the view and the trigger."""
+    bare = situation.bare_tokens(edits)
+    return situation.limits.trigger - situation.recall_tokens - bare if situation.limits else 0
+
+
+# --- the block of a cut -------------------------------------------------------------------------------------
+
+
+def facts(situation: Situation, edits: Edits, room: int) -> str:
+    """What is carried through a cut, within so many tokens."""
+    cut = edits.cut
+    assert cut is not None
+    lost = _lost(situation, edits)
+    count = _wary(situation.count)
+    done = deeds.deeds(situation.conversation, cut.stop, situation.policy.carry)
+    head = [FIRST_LINE, _left_out(situation.conversation.history[: cut.stop])]
+    lines = [*head, *_deed_lines(done, count, room, room - count("\n".join([*head, LAST_LINE])))]
+    seen = _visible(situation, edits)
+    seen.update(names.names_in("\n".join(lines)).keys())
+    ranked = [name for name in _ranked(situation, lost) if name not in seen]
+    spare = room - count("\n".join([*lines, LAST_LINE]))
+    lines += _name_lines(ranked, count, spare)
+    return "\n".join([*lines, LAST_LINE])
+
+
+def _wary(count: Count) -> Count:
+    """The same count with each digit for one."""
+    return lambda text: count(text) + int(sum(map(str.isdigit, text)) * _DIGIT)
+
+
+def _left_out(history: Sequence[Message]) -> str:
+    """One sentence with the numbers."""
+    calls = sum(len(message.calls) for message in history)
+    users = sum(message.is_user for message in history)
+    assistants = sum(message.is_assistant for message in history)
+    return f"Left out: {len(history)} messages, {users} of the user, {assistants} of the assistant, {calls} tool calls."
+
+
+def _deed_lines(done: Deeds, count: Count, room: int, left: int) -> Iterator[str]:
+    """What was done, within its share of the room and within what the frame leaves of it."""
+    spare = min(int(room * DEEDS_SHARE), left)
+    for title, lines, most in (
+        (PLAN_TITLE, done.plan, int(room * PLAN_SHARE)),
+        ("Files:", _file_lines(done), spare),
+        ("Commands, last outcome:", _command_lines(done), spare),
+        ("Other calls:", _call_lines(done), spare),
+    ):
+        own = count(title) + 1
+        kept = list(_within((f"  {line}" for line in lines), count, min(spare, most) - own))
+        if kept:
+            spare -= own + sum(count(line) + 1 for line in kept)
+            yield title
+            # The newest were taken first; they read in the order in which they were done.
+            yield from kept if title == PLAN_TITLE else reversed(kept)
+
+
+def _within(lines: Iterable[str], count: Count, room: int) -> Iterator[str]:
+    for line in lines:
+        cost = count(line) + 1
+        if cost <= room:
+            room -= cost
+            yield line
+
+
+def _file_lines(done: Deeds) -> Iterator[str]:
+    """A line for each directory, the one with the newest deed first."""
+    for directory, members in names.tree(reversed(done.files)).items():
+        deeds_of = ((name, done.files.get(directory + name, ())) for name in members)
+        shown = ", ".join(f"{name} ({', '.join(each)})" if each else name for name, each in deeds_of)
+        yield f"{directory} {shown}" if directory else shown
+
+
+def _command_lines(done: Deeds) -> Iterator[str]:
+    for command, (outcome, times) in reversed(done.commands.items()):
+        often = f" ({times} times)" if times > 1 else ""
+        yield f"{command}{often}{' -> ' + outcome if outcome else ''}"
+
+
+def _call_lines(done: Deeds) -> Iterator[str]:
+    for name, arguments in reversed(done.calls.items()):
+        yield f"{name}: {'; '.join(arguments[-_MOST_CALLS:])}" if arguments else name
+
+
+# --- names --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A message of which something does not stand in the prompt any more."""
+
+    index: int
+    text: str
+    arguments: str = ""
+
+
+def _lost(situation: Situation, edits: Edits) -> list[_Lost]:
+    """What the view shows no more: of removed messages all, of elided results the text."""
+    history = situation.conversation.history
+    elided = {rewrite.index for rewrite in edits.rewrites}
+    lost = []
+    for index, message in enumerate(history):
+        if not view.keeps(situation.conversation, edits, index):
+            calls = "\n".join(call.arguments for call in message.calls)
+            lost.append(_Lost(index, message.text, calls))
+        elif index in elided:
+            lost.append(_Lost(index, message.text))
+    return lost
+
+
+def _visible(situation: Situation, edits: Edits) -> Counter[str]:
+    """Names that stand in the prompt anyway."""
+    seen: Counter[str] = Counter()
+    for message in view.apply(situation.conversation, edits).messages:
+        seen.update(names.names_in(message.text))
+        for call in message.calls:
+            seen.update(names.names_in(call.arguments))
+    return seen
+
+
+def _ranked(situation: Situation, lost: Sequence[_Lost]) -> list[str]:
+    """The names of what is lost, those first that were used often and of late and are short."""
+    scores: dict[str, float] = {}
+    history = situation.conversation.history
+    for each in lost:
+        recency = _OLDEST + (1 - _OLDEST) * each.index / len(history)
+        own = _WEIGHTS.get(history[each.index].kind, 1.0)
+        for text, weight in ((each.text, own), (each.arguments, _OF_CALLS)):
+            found = names.names_in(text)
+            each_one = weight * recency / (1 + len(found) / _CROWD) ** 0.5
+            for name, number in found.items():
+                scores[name] = scores.get(name, 0.0) + each_one * (1 + log2(number))
+    worth = {name: score / (4 + len(name)) ** 0.5 for name, score in scores.items()}
+    return sorted(worth, key=lambda name: (-worth[name], name))
+
+
+def _name_lines(ranked: Sequence[str], count: Count, room: int) -> list[str]:
+    """As many of these names as fit, sorted by what they are."""
+    low, high = 0, len(ranked)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if count("\n".join(_sorted_out(ranked[:middle]))) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return list(_sorted_out(ranked[:low]))
+
+
+def _sorted_out(ranked: Sequence[str]) -> Iterator[str]:
+    """Lines of names: paths by directory, identifiers, and values of other kinds."""
+    kinds: dict[Shape, list[str]] = {shape: [] for shape in Shape}
+    for name in ranked:
+        kinds[names.shape_of(name)].append(name)
+    if kinds[Shape.PATH]:
+        yield "Other paths that were mentioned:"
+        for directory, members in names.tree(sorted(kinds[Shape.PATH])).items():
+            yield f"  {directory} {', '.join(members)}" if directory else f"  {', '.join(members)}"
+    if kinds[Shape.IDENTIFIER]:
+        yield f"Identifiers: {', '.join(kinds[Shape.IDENTIFIER])}"
+    if kinds[Shape.VALUE]:
+        yield f"Numbers, dates and codes: {', '.join(kinds[Shape.VALUE])}"
+
+
+# --- markers ------------------------------------------------------------------------------------------------
+
+
+def _in_markers(situation: Situation, edits: Edits, new: Sequence[Rewrite], room: int) -> Edits:
+    """The new markers with the names that are worth most of all, each where it stood last."""
+    if room < LEAST_CARRIED:
+        return edits
+    history, count = situation.conversation.history, _wary(situation.count)
+    seen = _visible(situation, edits)
+    ranked = [
+        name
+        for name in _ranked(situation, [_Lost(each.index, history[each.index].text) for each in new])
+        if name not in seen
+    ]
+    home = {name: each.index for each in new for name in names.names_in(history[each.index].text)}
+    chosen: dict[int, list[str]] = {}
+    for name in ranked:
+        room -= count(name) + 1
+        if room < 0:
+            break
+        chosen.setdefault(home[name], []).append(name)
+    rewrites = tuple(
+        replace(each, text=names.named_in(each.text, chosen[each.index])) if each.index in chosen else each
+        for each in edits.rewrites
+    )
+    return replace(edits, rewrites=rewrites)
