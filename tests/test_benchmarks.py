@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.fact_survival import Kept, Probe, Probed, is_there
+from benchmarks.fact_survival import cells_of as fact_cells_of
+from benchmarks.fact_survival import main as survival
 from benchmarks.prefix_reuse import (
     Bench,
     KeepLast,
@@ -162,3 +165,55 @@ def test_the_program_prints_a_row_for_each_method_and_target(
     ):
         assert row.split()[0] == "400"
         assert name in row
+
+
+# --- what survives ----------------------------------------------------------------------------------------------------
+
+
+def remembering(messages: int) -> Recording:
+    """The same conversation, whose first message names a value that the last reply uses."""
+    plain = recording(messages)
+    first = rawjson.encode({"role": "user", "content": "remember HAT139 and src/app/main.py for me please"})
+    return Recording("remembering", (first, *plain.raws[1:]), None, plain.replies)
+
+
+def survived(method: str, *probes: Probe) -> Kept:
+    spec = {"last": Spec("last", KeepLast), "ours": Spec("ours", Managed)}[method]
+    task = Probed(remembering(60), probes, 300)
+    return fact_cells_of(task, [spec], Bench(words))[300, method]
+
+
+def test_a_value_that_is_needed_again_is_there_or_not_by_what_is_forwarded() -> None:
+    probes = (Probe(59, ("HAT139",)), Probe(59, ("m56w1",)))
+    kept = survived("last", *probes)
+    assert (kept.probes, kept.kept) == (2, 1), "the newest stays, the oldest has gone"
+    assert survived("ours", *probes).kept == 2, "the first user message is carried"
+
+
+def test_a_probe_at_a_request_that_fits_the_window_says_nothing() -> None:
+    assert survived("last", Probe(5, ("HAT139",))).probes == 0
+
+
+def test_a_question_needs_all_words_of_its_answer() -> None:
+    asked = Probe(60, ("m58w1", "HAT139"), "Which one?")
+    kept = survived("last", asked)
+    assert (kept.questions, kept.answered) == (1, 0)
+
+
+def test_a_path_is_there_also_where_one_line_names_directory_and_file() -> None:
+    assert is_there("src/app/main.py", "  src/app/ cli.py (read), main.py (edited)")
+    assert not is_there("src/app/main.py", "  src/app/ cli.py, domain.py\nmain.py")
+    assert not is_there("HAT139", "hat140")
+
+
+def test_the_program_of_survival_prints_a_row_for_each_method(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = json.dumps({"id": "made-up", "messages": [said(index) for index in range(30)]})
+    (tmp_path / "conversations.jsonl").write_text(line, encoding="utf-8")
+    probe = {"conv_id": "made-up", "used_msg": 29, "value": "m1w1"}
+    (tmp_path / "reuse_probes.jsonl").write_text(json.dumps(probe), encoding="utf-8")
+    (tmp_path / "qa_probes.jsonl").write_text("", encoding="utf-8")
+    survival([str(tmp_path), "--windows", "800", "--only", "keep-last", "ladder, carry"])
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["800", "800"]
