@@ -8,7 +8,7 @@ import pytest
 
 from proxy.context.budget import REFUSAL, Window
 from proxy.context.policy import CacheKey, Count, DropPolicy, Mode, ModelPolicy
-from proxy.exchange import Accepted, Learn, LookUp, Measure, Refused, Relay, Send
+from proxy.exchange import Accepted, Learn, LookUp, Measure, Refused, Relay, Send, Terms
 from proxy.wire.usage import Usage
 from tests.desk import Desk
 from tests.test_exchange import ODD, body, chat
@@ -162,3 +162,49 @@ def test_what_an_upstream_adds_to_every_prompt_makes_fewer_of_them_certain() -> 
     desk.done.clear()
     desk.run(LONG)
     assert steps(desk).index(Measure) < steps(desk).index(Send)
+
+
+REFUSAL_BODY = json.dumps(
+    {
+        "error": {
+            "message": "This model's maximum context length is 1000 tokens. However, you requested 1650 tokens.",
+            "code": "context_length_exceeded",
+        }
+    }
+).encode()
+
+
+def test_b64_one_that_was_cut_before_goes_on_from_its_checkpoint() -> None:
+    desk = Desk(
+        replace(OPEN, window=100_000, strategies=("drop",)),
+        answers=[Refused(400, REFUSAL_BODY), Accepted(200)],
+    )
+    desk.run(LONG)
+    *before, _ = json.loads(desk.sent[-1])["messages"]
+    desk.run(body(*chat(13)))
+    assert len(desk.sent) == 3, "and is not refused again"
+    assert json.loads(desk.sent[-1])["messages"][: len(before)] == before
+
+
+class Told(Desk):
+    """Where the upstream told a window before."""
+
+    @property
+    def terms(self) -> Terms:
+        return replace(super().terms, told=Window(100_000, "told"))
+
+
+def test_b36_a_refusal_of_what_was_sent_is_none_of_what_is_planned_then() -> None:
+    desk = Told(
+        replace(OPEN, window=None, strategies=("drop",)),
+        answers=[Refused(400, REFUSAL_BODY), Accepted(200)],
+        discovered=Window(1_000, "told anew"),
+    )
+    verdict = desk.run(LONG)
+    assert (verdict.status, len(desk.sent)) == (200, 2)
+    assert verdict.actions.startswith("drop=")
+
+
+def test_below_a_low_trigger_alone_it_is_certain() -> None:
+    desk = Desk(replace(OPEN, window=100_000, compact_at=0.001, compact_to=0.0005, strategies=("drop",)))
+    assert "drop=" in desk.run(LONG).actions

@@ -365,10 +365,9 @@ class Performer:
 
     async def _recall(self, command: LookUp) -> Memory:
         self.chain = command.chain
-        chain = command.chain if command.whole else ()
-        memory = await self._around.memories.recall(command.model, chain, command.opening, command.who)
-        if not command.whole:
-            return memory
+        memory = await self._around.memories.recall(
+            command.model, command.chain, command.opening, command.who
+        )
         self.kept = memory.kept
         matched = bool(memory.edits or memory.summaries)
         self._around.summaries.note_history(self._who, command.digests, matched=matched)

@@ -22,10 +22,7 @@ T = TypeVar("T")
 
 
 class LookUp(msgspec.Struct, frozen=True):
-    """Find the newest checkpoint on this chain, and what was learned of the model. Outcome: `Memory`.
-
-    Not `whole`: what was learned of the model alone, which the process may have at hand.
-    """
+    """Find the newest checkpoint on this chain, and what was learned of the model. Outcome: `Memory`."""
 
     model: str
     chain: tuple[str, ...]
@@ -39,8 +36,6 @@ class LookUp(msgspec.Struct, frozen=True):
 
     who: str = ""
     """Names tenant, upstream and model: what refusals proved of the window is kept under it."""
-
-    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from proxy.exchange.case import Case, Draft, sound
 from proxy.exchange.changes import Changes
 from proxy.exchange.commands import Ask, Command, Measure, Measured, Outcome, SideCallFailed, expect
 from proxy.exchange.composing import composed
-from proxy.exchange.course import all_known
+from proxy.exchange.course import all_known, looked_up
 from proxy.exchange.verdict import SideCall, Terms
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
@@ -74,7 +74,8 @@ def compact(request: ChatRequest, terms: Terms) -> Compacting:
     """The compaction of one request."""
     policy = replace(terms.policy, strategies=("summarize",), recall=RecallPolicy())
     terms = replace(terms, policy=policy, mode=Mode.MANAGE)
-    case = yield from all_known(sound(request, terms), terms)
+    known = sound(request, terms)
+    case = yield from all_known(known, terms, (yield from looked_up(known)))
     case, situation = _as_too_large(case)
     draft, edits = yield from _planned(case, situation)
     written = yield from composed(case, draft, edits)

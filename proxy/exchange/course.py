@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from proxy.context import budget, view
+from proxy.context.budget import Window
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
 from proxy.context.policy import Mode, OnOverflow
@@ -58,25 +59,32 @@ Exchange = Generator[Command, Outcome, Verdict]
 def manage(request: ChatRequest, terms: Terms) -> Exchange:
     """The exchange of one chat request. Raises `ContextOverflow` where the policy is to refuse."""
     known = sound(request, terms)
-    answer: Refused | None = None
-    if small.may_be(known, terms):
-        done = yield from _sent_at_once(known, terms)
-        if isinstance(done, Verdict):
-            return done
-        answer = done
-    return (yield from _conducted((yield from all_known(known, terms)), answer))
-
-
-def _sent_at_once(known: Sound, terms: Terms) -> Generator[Command, Outcome, Verdict | Refused | None]:
-    """A request that fits for certain: sent, relayed, and only then counted.
-
-    What it is refused with is handed back, for whoever counts and plans; None where it does not fit for certain.
-    """
-    memory = expect(Memory, (yield LookUp(known.request.model, known.chain, who=known.who, whole=False)))
+    memory = yield from looked_up(known)
     window = small.window(known, terms, memory)
     if window is None:
-        return None
+        return (yield from _conducted((yield from all_known(known, terms, memory))))
     changes = small.changes(known, terms, memory)
+    done = yield from _sent_at_once(known, terms, memory, window, changes)
+    if isinstance(done, Verdict):
+        return done
+    case = yield from all_known(known, terms, memory)
+    return (yield from _conducted(case, (changes.applied_to(request), done)))
+
+
+def looked_up(known: Sound) -> Generator[Command, Outcome, Memory]:
+    """What the stores hold of it."""
+    digests = tuple(message.digest for message in known.conversation.history)
+    look = LookUp(known.request.model, known.chain, digests, known.opening, known.who)
+    return expect(Memory, (yield look))
+
+
+def _sent_at_once(
+    known: Sound, terms: Terms, memory: Memory, window: Window, changes: Changes
+) -> Generator[Command, Outcome, Verdict | Refused]:
+    """A request that fits for certain: sent, relayed, and only then counted.
+
+    What it is refused with is handed back, for whoever counts and plans.
+    """
     verdict = small.verdict(known, terms, window, changes)
     answer = yield Send(changes.applied_to(known.request), verdict, changes.strip_usage)
     if isinstance(answer, Refused):
@@ -84,12 +92,12 @@ def _sent_at_once(known: Sound, terms: Terms) -> Generator[Command, Outcome, Ver
     relayed = expect(Relayed, (yield Relay(verdict.headers(), changes.strip_usage)))
     verdict = structs.replace(verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete)
     if small.teaches(known, terms, verdict):
-        return (yield from _counted_afterwards(known, terms, verdict))
+        case = yield from all_known(known, terms, memory)
+        return (yield from _counted_afterwards(case, verdict))
     return verdict
 
 
-def _counted_afterwards(known: Sound, terms: Terms, verdict: Verdict) -> Generator[Command, Outcome, Verdict]:
-    case = yield from all_known(known, terms)
+def _counted_afterwards(case: Case, verdict: Verdict) -> Generator[Command, Outcome, Verdict]:
     counted = case.verdict(Draft(), None, NOTHING)
     verdict = structs.replace(
         counted,
@@ -102,11 +110,13 @@ def _counted_afterwards(known: Sound, terms: Terms, verdict: Verdict) -> Generat
     return (yield from _learned(case, verdict))
 
 
-def _conducted(case: Case, answer: Outcome = None) -> Exchange:
-    """Planned and sent, again where a refusal teaches something; `answer` is what the same body was refused with."""
+def _conducted(case: Case, refused: tuple[bytes, Refused] | None = None) -> Exchange:
+    """Planned and sent, again where a refusal teaches something; `refused` is a body that was, and with what."""
     request = case.request
     going = yield from _prepared(case, case.begun(), 0)
-    for recovered in range(1, MOST_RECOVERIES + 2):
+    answer: Outcome = refused[1] if refused and refused[0] == going.body else None
+    # What was refused otherwise was another prompt: it says nothing of this one.
+    for recovered in range(1 if answer or not refused else 2, MOST_RECOVERIES + 2):
         peeks = case.peeks(going.verdict, recovered)
         if answer is None:
             answer = yield Send(going.body, going.verdict, going.changes.strip_usage, peeks)
@@ -152,12 +162,9 @@ def _learned(case: Case, verdict: Verdict) -> Generator[Command, Outcome, Verdic
     return verdict
 
 
-def all_known(known: Sound, terms: Terms) -> Generator[Command, Outcome, Case]:
+def all_known(known: Sound, terms: Terms, memory: Memory) -> Generator[Command, Outcome, Case]:
     """All that is there to decide from: what the stores hold, the window, the sizes."""
-    digests = tuple(message.digest for message in known.conversation.history)
     model = known.request.model
-    look = LookUp(model, known.chain, digests, known.opening, known.who)
-    memory = expect(Memory, (yield look))
     window = None
     if not terms.policy.window:
         window = expect(Discovered, (yield Discover(model))).window

@@ -2,7 +2,8 @@
 
 Rules. No tokenizer makes more tokens than there are bytes, so a body whose bytes are few beside the window needs
 neither a count nor a plan, and what it costs is its sending. Whatever could ask for more than that - a picture, a limit
-that holds at any size, an output limit that may not fit, a history that has to be repaired - is none of these requests.
+that holds at any size, an output limit that may not fit, a history that has to be repaired or has been cut before - is
+none of these requests.
 """
 
 from proxy.context import budget
@@ -18,25 +19,34 @@ SHARE = 0.5
 """Of the window that bytes and output limit may take together; the rest is more than upstreams are known to add."""
 
 
-def may_be(known: Sound, terms: Terms) -> bool:
-    """Whether this is such a request by what is stated of the window, before anything is looked up."""
+def window(known: Sound, terms: Terms, memory: Memory) -> Window | None:
+    """The window that it fits for certain, and without a cut; None where it is none of these requests."""
     policy = terms.policy
     is_plain = policy.count is Count.LOCAL and policy.drop.max_turns is None and policy.vision
     is_plain = is_plain and policy.prompt_cache_key is CacheKey.OFF and not known.repaired
-    stated = policy.window or (terms.told.tokens if terms.told else 0)
-    return is_plain and _fits(known, stated) and not any(m.media for m in known.conversation.messages)
+    is_stated = bool(policy.window or terms.told)  # else the upstream is asked first
+    believed = budget.believed(policy.window, terms.told, memory.window)
+    if believed is None or not (is_plain and is_stated) or memory.edits:
+        return None
+    has_media = any(message.media for message in known.conversation.messages)
+    return believed if not has_media and _fits(known, terms, memory, believed) else None
 
 
-def window(known: Sound, terms: Terms, memory: Memory) -> Window | None:
-    """The window that it fits for certain; None where it turns out to be none of these requests."""
-    believed = budget.believed(terms.policy.window, terms.told, memory.window)
-    line = memory.calibration.line(terms.policy.calibration)
-    return believed if believed and _fits(known, believed.tokens, int(line.offset)) else None
-
-
-def _fits(known: Sound, window: int, added: int = 0) -> bool:
-    request = known.request
-    return len(request.body) + added + (request.output_limit or 0) <= window * SHARE
+def _fits(known: Sound, terms: Terms, memory: Memory, window: Window) -> bool:
+    """Whether the bytes, as if each were a token, are below the trigger and fit with all that comes to them."""
+    policy, request = terms.policy, known.request
+    room = budget.work_out(
+        window.tokens,
+        request.output_limit,
+        reserve_output=policy.reserve_output,
+        margin=policy.margin,
+        caution=budget.NEW_UPSTREAM,
+        compact_at=policy.compact_at,
+        compact_to=policy.compact_to,
+    )
+    most = len(request.body) + int(memory.calibration.line(policy.calibration).offset)
+    is_below = room is not None and most <= room.trigger
+    return is_below and most + (request.output_limit or 0) <= window.tokens * SHARE
 
 
 def verdict(known: Sound, terms: Terms, window: Window, changes: Changes) -> Verdict:
