@@ -38,13 +38,12 @@ _SEPARATOR: Final = re.compile(rb"[ \t\n\r]*(?:,[ \t\n\r]*(?=[^\] \t\n\r])|(?=\]
 
 
 class _Entry:
-    """A message, and those that were seen behind it."""
+    """A message, and those that were seen behind it. No message: the beginning of a list, or one that was let go."""
 
-    __slots__ = ("_newest", "_others", "is_gone", "message")
+    __slots__ = ("_newest", "_others", "message")
 
     def __init__(self, message: Message | None = None) -> None:
         self.message = message
-        self.is_gone = False
         self._newest: _Entry | None = None
         self._others: OrderedDict[bytes, list[_Entry]] | None = None  # with the newest, once there are two
 
@@ -76,14 +75,13 @@ class _Entry:
         self._add(self._others, other)
 
     def forget(self) -> None:
-        """Be no longer kept, and keep nothing."""
-        self.is_gone = True
-        self._newest = self._others = None
+        """Be no longer kept, and keep nothing: those before it may know it for long."""
+        self.message = self._newest = self._others = None
 
     def _add(self, others: "OrderedDict[bytes, list[_Entry]]", other: "_Entry") -> None:
         raw = other.message.raw if other.message else b""
         beginning = raw[:_BEGINNING]
-        alive = [each for each in others.get(beginning, ()) if not each.is_gone and each is not other]
+        alive = [each for each in others.get(beginning, ()) if each.message is not None and each is not other]
         others[beginning] = [other, *alive[: MOST_ALIKE - 1]]
         others.move_to_end(beginning)
         if len(others) > MOST_FOLLOWERS:
@@ -147,11 +145,14 @@ class Reader:
         if rawjson.has_more_values(unseen, MOST_NEW_VALUES):
             raise rawjson.TooManyValues("too many new values")
         for entry in known.entries:
-            if entry.message is not None and not entry.is_gone:
+            if entry.message is not None:
                 self._seen.move_to_end(entry.message.raw)
         entries = [*known.entries, *map(self._entry, raws)]
+        messages = [entry.message for entry in entries if entry.message is not None]
+        while self._bytes > self._most_bytes:
+            self._drop(*self._seen.popitem(last=False))
         self._remember(entries, len(known.entries), head)
-        return conversation_of([entry.message for entry in entries if entry.message is not None])
+        return conversation_of(messages)
 
     def _entry(self, raw: bytes) -> _Entry:
         entry = self._seen.get(raw)
@@ -160,8 +161,6 @@ class Reader:
             return entry
         entry = self._seen[raw] = _Entry(read_message(raw))
         self._bytes += _footprint(raw)
-        while self._bytes > self._most_bytes:
-            self._drop(*self._seen.popitem(last=False))
         return entry
 
     def _drop(self, raw: bytes, entry: _Entry) -> None:
@@ -177,8 +176,10 @@ class Reader:
         if len(self._heads) > MOST_HEADS:
             self._heads.popitem(last=False)
         before = entries[known - 1] if known else root
+        if known and before.message is None:
+            return
         for entry in entries[known:]:
-            if entry.is_gone or entry.message is None or not _ends_itself(entry.message.raw):
+            if entry.message is None or not _ends_itself(entry.message.raw):
                 return
             before.follow(entry)
             before = entry

@@ -1,14 +1,17 @@
 """What is read again is recognised by its bytes, and means the same as if it had never been seen."""
 
+import gc
 import json
 from collections.abc import Sequence
 from itertools import pairwise
+from types import FunctionType, ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context import rawjson, reader
+from proxy.context.conversation import Message
 from proxy.context.reader import Reader
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest, NotManaged
@@ -140,3 +143,25 @@ def test_only_what_is_new_counts_against_the_values_that_are_decoded_at_once() -
         by.read([first, second, message("c", most)])
     with pytest.raises(rawjson.TooManyValues):
         Reader().read([first, second])
+
+
+def kept(by: Reader) -> int:
+    """Bytes of all messages that can be reached from this reader."""
+    seen, waiting, found = set[int](), list[object]([by]), 0
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or isinstance(each, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(each))
+        found += len(each.raw) if isinstance(each, Message) else 0
+        waiting += gc.get_referents(each)
+    return found
+
+
+def test_what_was_let_go_is_kept_by_nothing_that_came_before_it() -> None:
+    by, bound = Reader(most_bytes=200_000), 100_000
+    for fork in range(40):
+        talk = [b'{"system":"s"}', *(b'{"%d":"%b"}' % (fork, b"x" * (2000 + turn)) for turn in range(20))]
+        for turn in range(len(talk)):
+            chat.read(b'{"messages":[' + b",".join(talk[: turn + 1]) + b"]}", by)
+    assert kept(by) <= bound
