@@ -90,13 +90,14 @@ class Line(ResponseHandler):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._has_begun = False
+        self._is_free = False
         self._heard_at = 0.0
         self._listens = False
         self.calls = 0
 
     def expect(self, *, has_body: bool, idle: float) -> None:
         """Be ready for the answer to another request, whose pieces come within `idle` seconds of each other."""
-        self._has_begun = False
+        self._has_begun = self._is_free = False
         self.calls += 1
         self.set_response_params(
             skip_payload=not has_body,
@@ -110,8 +111,15 @@ class Line(ResponseHandler):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer, interim ones included."""
+        if data and self._is_free:  # nobody asked: it would be taken for the answer to the next call
+            self.close()
+            return
         self._has_begun = self._has_begun or bool(data)
         super().data_received(data)
+
+    def free(self) -> None:
+        """Carry no call until there is another."""
+        self._is_free = True
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
         """What whoever waits for the head of the answer is told, and who reads its body where that stops being HTTP."""
@@ -149,17 +157,31 @@ class Line(ResponseHandler):
         super().connection_lost(exc)
         self._drop_timeout()
 
+    @property
+    def can_carry(self) -> bool:
+        """Whether nothing has come behind the last answer, in the same piece or unread yet."""
+        return not (self.calls and (self.should_close or self._has_more()))
+
     async def hear(self) -> None:
         """Let the loop read what has come. A write that finds the connection closed would lose a refusal (B120)."""
         await asyncio.sleep(0)
         for _ in range(_TURNS):
-            if self.transport is None or self._reading_paused:
-                return
-            waiting = select.poll()
-            waiting.register(self.transport.get_extra_info("socket"), select.POLLIN)
-            if not waiting.poll(0):
+            if self._reading_paused or not self._has_more():
                 return
             await asyncio.sleep(0)
+
+    def _has_more(self) -> bool:
+        """Whether the kernel holds bytes for us, or the end."""
+        if self.transport is None:
+            return False
+        waiting = select.poll()
+        waiting.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(waiting.poll(0))
+
+    def go_on(self) -> None:
+        """Wait for more behind an interim answer, with which the library stops waiting by the clock."""
+        if not self._buffer:
+            self.start_timeout()
 
     async def drain(self) -> None:
         """Wait until the kernel has taken what was written. Raises ConnectionError."""
@@ -217,6 +239,7 @@ class Taken:
 
     def give_back(self) -> None:
         """Keep it for the next call, where it can carry one."""
+        self.line.free()
         self._connection.release()
 
 
@@ -254,11 +277,15 @@ class Connections:
         place = self._places.get(origin)
         if place is None:
             place = self._places[origin] = Place(origin, self._way)
-        try:
-            connection = await connector.connect(place.asked, [], self._timeout)
-        except TimeoutError as cause:
-            raise aiohttp.ConnectionTimeoutError from cause
-        return Taken(connection, place, closes=fresh)
+        while True:
+            try:
+                connection = await connector.connect(place.asked, [], self._timeout)
+            except TimeoutError as cause:
+                raise aiohttp.ConnectionTimeoutError from cause
+            taken = Taken(connection, place, closes=fresh)
+            if taken.line.can_carry:
+                return taken
+            taken.close()
 
     def _connector(self, *, reuse: bool) -> aiohttp.BaseConnector:
         idle = _IDLE_CONNECTION if reuse else None

@@ -200,6 +200,11 @@ def is_framed_plainly(raw: RawHeaders) -> bool:
     return all(coding.strip().lower() in _PLAIN_CODINGS for value in codings for coding in value.split(b","))
 
 
+def are_named_plainly(raw: RawHeaders) -> bool:
+    """Whether no space stands behind a name: one reader would take the field for the one so named, and another not."""
+    return not any(name[-1:].isspace() for name, _ in raw)
+
+
 _PLAIN_CODINGS = frozenset({b"chunked", b"identity", b""})
 
 

@@ -230,6 +230,8 @@ class _Call:
             sending = self._send(taken)
             message, content = await taken.line.read()
             while 100 <= message.code < 200 and message.code != 101:  # interim answers are for this hop
+                if sending is None or sending.done():
+                    taken.line.go_on()
                 message, content = await taken.line.read()
             reply = Reply(message, content, taken, sending)
         except _FOREIGN as cause:
@@ -340,6 +342,8 @@ def _sound(reply: Reply) -> Reply:
         wrong = "The upstream answered with a status that HTTP does not have."
     elif not headers.is_framed_plainly(reply.headers):
         wrong = "The upstream answered in a transfer coding that nobody asked for."
+    elif not headers.are_named_plainly(reply.headers):
+        wrong = "The upstream answered with a space behind the name of a field."
     if wrong:
         reply.close()
         raise UpstreamBroke(wrong)
