@@ -11,19 +11,20 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from proxy import __version__
 from proxy.cli import compact, measure
 from proxy.cli.requests import requests_in
 from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load
-from proxy.edge import logs, service
+from proxy.edge import logs, service, workers
 from proxy.edge.memories import Memories
 from proxy.edge.metrics import Metrics
 from proxy.edge.server import Parts
-from proxy.edge.tokenizer import Tokenizer
+from proxy.edge.tokenizer import Encoder, Tokenizer, usual_encoders
 from proxy.errors import ConfigError, NoChatRequest, TransomError
 from proxy.stores import Bounds, open_store
 
@@ -39,6 +40,8 @@ USAGE_ERROR: Final = 2
 NOBODY: Final = "http://127.0.0.1/v1"
 """The upstream of a measurement, which calls none."""
 
+
+_NO_ENCODERS: Final[Mapping[str, Encoder]] = MappingProxyType({})
 
 QUIET: Final = LogOptions(LogLevel.WARNING, LogFormat.AUTO)
 """For commands whose output is what was asked for."""
@@ -124,14 +127,23 @@ def _configuration(options: argparse.Namespace) -> Config:
 
 def _serve(options: argparse.Namespace) -> int:
     config = _configuration(options)
+    count = workers.how_many(config.workers)
+    if count == 1:
+        return _run(_served(config))
+    encoders = usual_encoders()
+    _settle_collector()  # what is there now is shared by all, for as long as nothing touches it
+    log = logs.build(config.log)
+    outcome = workers.run(config, count, log, grace=service.GRACE, passes_hangup=options.config is not None)
+    return outcome if isinstance(outcome, int) else _run(_served(config, outcome, encoders))
 
-    async def serve() -> int:
-        async with _parts(config) as parts:
-            _settle_collector()
-            await service.serve(config, parts)
-        return 0
 
-    return _run(serve())
+async def _served(
+    config: Config, worker: workers.Worker | None = None, encoders: Mapping[str, Encoder] = _NO_ENCODERS
+) -> int:
+    async with _parts(config, worker=worker, encoders=encoders) as parts:
+        _settle_collector()
+        await service.serve(config, parts, worker=worker)
+    return 0
 
 
 def _settle_collector() -> None:
@@ -203,19 +215,29 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _parts(config: Config, log_options: LogOptions | None = None) -> AsyncIterator[Parts]:
+async def _parts(
+    config: Config,
+    log_options: LogOptions | None = None,
+    worker: workers.Worker | None = None,
+    encoders: Mapping[str, Encoder] = _NO_ENCODERS,
+) -> AsyncIterator[Parts]:
     """The parts of a server, and the tokenizer's tables on their way while it starts to listen."""
     log = logs.build(log_options or config.log)
+    metrics = Metrics()
+    which = (1, 1)
+    if worker is not None:
+        which = (worker.number, worker.count)
+        log = log.bind(worker=worker.number)
+        metrics.share(worker.board, worker.number - 1, asyncio.get_running_loop().call_later)
     kept = config.checkpoints
     bounds = Bounds(kept.max_entries, kept.max_bytes, kept.max_age)
-    metrics = Metrics()
     async with open_store(config.store.reveal(), bounds, metrics.hearing(log.warning)) as opened:
         metrics.watch_store(opened.shared)
         memories = Memories(opened.store, config.upstream.base_url, shared=opened.shared)
-        tokenizer = Tokenizer(log)
+        tokenizer = Tokenizer(log, encoders=encoders)
         warming = asyncio.create_task(tokenizer.warm())
         try:
-            yield Parts(tokenizer, memories, log, metrics, opened.shared)
+            yield Parts(tokenizer, memories, log, metrics, opened.shared, which)
         finally:
             warming.cancel()
             tokenizer.close()

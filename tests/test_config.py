@@ -107,7 +107,8 @@ def test_mistakes_in_flags_and_file_are_told_together(folder: Path) -> None:
 EVERYTHING: Final = f"""\
 listen: localhost:9
 {UPSTREAM}
-store: memory
+store: redis://localhost
+workers: auto
 max_body: 64MiB
 manage_deadline: 2m
 capture: true
@@ -166,6 +167,8 @@ def test_the_file_wins_over_the_defaults(folder: Path) -> None:
     assert read(folder, EVERYTHING) == Config(
         listen=Address("localhost", 9),
         upstream=Upstream(URL),
+        store=StoreURL("redis://localhost"),
+        workers=0,
         max_body=64 * 2**20,
         manage_deadline=120.0,
         capture=True,
@@ -508,7 +511,7 @@ def test_the_resolved_view_is_yaml_with_every_option_and_hidden_keys(folder: Pat
     assert shown["models"][0]["window"] is None
     assert shown["models"][0]["strategies"] == ["images", "elide", "summarize", "drop", "shorten"]
     assert " ".join(shown) == (
-        "listen upstream store max_body client_idle_timeout manage_deadline ready_needs_upstream capture auth"
+        "listen upstream store workers max_body client_idle_timeout manage_deadline ready_needs_upstream capture auth"
         " admin tenant log side_calls discovery checkpoints models"
     )
 

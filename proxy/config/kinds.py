@@ -121,6 +121,19 @@ def whole(at_least: int = 0) -> Kind:
     return Kind(read, is_counted=True)
 
 
+AUTO: Final = "auto"
+
+
+def whole_or_auto() -> Kind:
+    """A whole number of at least 1, or `auto`, which becomes 0."""
+    number = whole(at_least=1)
+    return Kind(
+        lambda text: 0 if text.strip().lower() == AUTO else number.read(text),
+        lambda value: value or AUTO,
+        is_counted=True,
+    )
+
+
 def window() -> Kind:
     """Tokens of a model's window; 0 means unknown and becomes None."""
     tokens = whole()

@@ -289,6 +289,14 @@ ROOT: Final = Section(
             "Take sqlite to survive restarts, redis for replicas.",
         ),
         Option(
+            "workers",
+            kinds.whole_or_auto(),
+            "How many processes serve at the address, each on a core of its own; auto is one for each core. What they"
+            " remember they share through the store, which has to be sqlite or redis where there are several.",
+            "Raise it where one process has no processor time left.",
+            unit="processes",
+        ),
+        Option(
             "max_body",
             kinds.SIZE,
             "The largest request body; a larger one is answered with 413, and a compressed one that would decode"

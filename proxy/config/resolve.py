@@ -14,7 +14,7 @@ from proxy.config.kinds import Wrong
 from proxy.config.model_options import MODELS
 from proxy.config.options import FLAGS, ROOT, walk
 from proxy.config.reader import Reading, quoted
-from proxy.config.values import ANY_MODEL, Config, Flags, InvalidConfig, Mistake, ModelRule
+from proxy.config.values import ANY_MODEL, IN_MEMORY, Config, Flags, InvalidConfig, Mistake, ModelRule
 
 COMMAND_LINE: Final = "command line"
 """What stands for the file in a mistake that is none of a file."""
@@ -31,7 +31,14 @@ def load(path: Path | None, flags: Flags, environ: Mapping[str, str]) -> Config:
     ]
     if mistakes:
         raise InvalidConfig(tuple(sorted(mistakes, key=lambda each: each.line or 0)))
-    return _config(values, {FLAGS[flag]: value for flag, value in said.items()})
+    config = _config(values, {FLAGS[flag]: value for flag, value in said.items()})
+    if config.workers != 1 and config.store == IN_MEMORY:
+        problem = (
+            "several processes cannot share the store memory; set store to sqlite:///transom.db"
+            " (one machine) or redis://host:6379/0 (replicas), or workers to 1"
+        )
+        raise InvalidConfig((Mistake(str(path or COMMAND_LINE), None, "workers", problem),))
+    return config
 
 
 def _said(flags: Flags) -> dict[str, Any]:

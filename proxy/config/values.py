@@ -301,12 +301,14 @@ class Config:
     client_idle_timeout  seconds that a client may be silent in the middle of it
     manage_deadline      seconds of our own work on one request, before it goes on as it came
     capture              whether the text of requests of late is kept, in memory, for the page to show
+    workers              processes that serve; 0 = one for each core
     models               ends in a rule that matches everything
     """
 
     upstream: Upstream
     listen: Address | SocketFile = Address("127.0.0.1", 8787)
     store: StoreURL = IN_MEMORY
+    workers: int = 1
     max_body: int = 256 * 2**20
     client_idle_timeout: float = 120.0
     manage_deadline: float = 15.0

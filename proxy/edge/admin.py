@@ -160,8 +160,10 @@ async def _metrics(asked: Asked) -> Reply:
 
 
 async def _state(asked: Asked) -> Reply:
-    """The conversations that this process has served of late."""
-    return Reply(200, msgspec.json.encode({"conversations": asked.around.ledger.listed()}))
+    """The conversations that this process has served of late; which one it is, where there are several."""
+    around = asked.around
+    told = {"conversations": around.ledger.listed(), **around.watch.of_workers()}
+    return Reply(200, msgspec.json.encode(told))
 
 
 async def _measure(asked: Asked) -> Reply:

@@ -1,4 +1,4 @@
-"""The one module that opens connections: to servers, kept for the next call, and how they are reached.
+"""The one module that makes sockets: connections to servers, kept for the next call, and how they are reached.
 
 Rules. Connections are the library's, with its pool, its resolver and its TLS; what is written on them and what is made
 of an answer is another module's. Foreign errors leave as they are. Whoever takes a connection gives it back.
@@ -321,3 +321,15 @@ def is_listened_on(path: str) -> bool:
         except OSError:
             return True
     return True
+
+
+def unix_listener(path: str, backlog: int) -> socket.socket:
+    """A Unix socket that listens at this path, where nothing is yet. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener

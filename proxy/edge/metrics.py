@@ -3,45 +3,44 @@
 Rules. All that is counted stands under fixed words: never a tenant, a key, a path or any text. Names of models are the
 clients' to invent, so one gets a label of its own with its first good answer at the earliest, and only the first few
 do; the rest are `other`. Whatever else comes from outside of this process is bounded alike. Requests to our own
-endpoints are not counted. Nothing is decided by what is counted here. Counting is done on one thread and in plain
-numbers, which the library reads when it is asked: its own counters take locks, and some fifteen times as long to find a
-series and count in it.
+endpoints are not counted. Nothing is decided by what is counted here. Where several processes serve, each tells the
+numbers of all, its own as they are and those of the others as they were a moment ago; what one has counted that ended
+is not lost, so that no counter ever falls.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+import os
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
+import msgspec
 
 from proxy import __version__
 from proxy.context.policy import Mode
+from proxy.edge import processes
+from proxy.edge.board import Board
 from proxy.edge.ledger import Beginning
+from proxy.edge.series import (
+    CONTENT_TYPE,
+    OTHER,
+    Counter,
+    Few,
+    Gauge,
+    Histogram,
+    Labels,
+    Rows,
+    Series,
+    sums,
+)
 from proxy.exchange import Verdict
 from proxy.stores import Tell
 from proxy.wire.usage import Usage
 
-C = TypeVar("C", bound=Collector)
-Labels: TypeAlias = tuple[str, ...]
+__all__ = ["CONTENT_TYPE", "MOST_MODELS", "Added", "Finished", "Metrics"]
 
-CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+S = TypeVar("S", bound=Series)
 
 MOST_MODELS: Final = 30
 """Models with a label of their own; each has up to 50 series."""
-
-OTHER: Final = "other"
-
-_MOST_WORDS: Final = 60
-_MOST_CHARACTERS: Final = 100
 
 _BEFORE: Final = ("before",)
 _AFTER: Final = ("after",)
@@ -90,33 +89,72 @@ class Finished(NamedTuple):
         return f"{self.status // 100}xx" if self.complete else "upstream_broke"
 
 
+LATER: Final = 0.25
+"""Seconds after which other processes know what was counted."""
+
+
+class _Told(msgspec.Struct, array_like=True, frozen=True):
+    """What a process tells the others: its id, and for each metric its rows."""
+
+    pid: int
+    rows: list[list[tuple[Labels, list[float]]]]
+
+
 class Metrics:
-    """The metrics of one process; they live in a registry of their own."""
+    """The metrics of one process, or of all that share a board."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self._series: list[Series] = []
         self._requests = _Requests(self._kept)
         self._prompts = _Prompts(self._kept)
         self._cuts = _Cuts(self._kept)
         self._side_calls = _SideCalls(self._kept)
-        self._store = _Store(self._kept)
+        self._store = _Store(self._kept, self._changed)
         version: Mapping[Labels, float] = {(__version__,): 1}
         says = "Always 1; its label is the version that runs."
-        self._kept(_Gauge("build_info", says, lambda: version, "version"))
-        ProcessCollector(registry=self._registry)
+        self._kept(Gauge("build_info", says, lambda: version, "version"))
+        self._board: Board | None = None
+        self._place = 0
+        self._later: Callable[[float, Callable[[], None]], object] = lambda seconds, tell: None
+        self._is_due = False
 
-    def _kept(self, metric: C) -> C:
-        self._registry.register(metric)
-        return metric
+    def _kept(self, series: S) -> S:
+        self._series.append(series)
+        return series
+
+    def share(self, board: Board, place: int, later: Callable[[float, Callable[[], None]], object]) -> None:
+        """Tell others at this place of the board, and go on from what is there. `later` has a thing done in so many
+        seconds."""
+        before = _read(board.read(place))
+        if before is not None:
+            for series, rows in zip(self._series, before.rows, strict=True):
+                series.go_on_from(dict(rows))
+            for each in (self._requests, self._prompts, self._side_calls):
+                each.know_labels()
+        self._board, self._place, self._later = board, place, later
+        self._tell()
+
+    def _changed(self) -> None:
+        if not self._is_due and self._board is not None:
+            self._is_due = True
+            self._later(LATER, self._tell)
+
+    def _tell(self) -> None:
+        self._is_due = False
+        if self._board is not None:
+            rows = [list(series.rows().items()) for series in self._series]
+            self._board.write(self._place, msgspec.json.encode(_Told(os.getpid(), rows)))
 
     def begun(self) -> None:
         """A request has come in; `note` will hear of its end."""
         self._requests.in_flight += 1
+        self._changed()
 
     def note(self, finished: Finished) -> None:
         """Count a request that is over."""
         self._requests.in_flight -= 1
         self._requests.note(finished)
+        self._changed()
         verdict = finished.verdict
         if verdict is None:
             return
@@ -130,10 +168,12 @@ class Metrics:
     def note_unmanaged(self, endpoint: str) -> None:
         """Count a request to an endpoint that generates text and is not managed; `endpoint` is one of a few words."""
         self._requests.unmanaged.add((endpoint,))
+        self._changed()
 
     def note_side_call(self, outcome: str, usage: Usage | None, seconds: float) -> None:
         """Count a side call that was made."""
         self._side_calls.note(outcome, usage, seconds)
+        self._changed()
 
     def hearing(self, tell: Tell) -> Tell:
         """The same teller, whose events of the store are counted here as well."""
@@ -144,127 +184,61 @@ class Metrics:
         self._store.answers = answers
 
     def exposed(self) -> bytes:
-        """All of it in Prometheus' text format."""
-        return generate_latest(self._registry)
+        """All of it in Prometheus' text format. What is told once is on the board, and never falls."""
+        self._tell()
+        told = self._all_told()
+        own: list[Rows] = [series.rows() for series in self._series]
+        others: list[list[Rows]] = [[dict(rows) for rows in each.rows] for each in told]
+        lines: list[str] = []
+        for series, rows in zip(self._series, sums(self._series, [own, *others]), strict=True):
+            lines += series.lines(rows)
+        parent = None if self._board is None else os.getppid()
+        lines += processes.lines([os.getpid(), *(each.pid for each in told)], parent)
+        return "\n".join([*lines, ""]).encode()
+
+    def _all_told(self) -> list[_Told]:
+        """What the other processes told."""
+        if self._board is None:
+            return []
+        texts = (self._board.read(place) for place in range(self._board.places) if place != self._place)
+        return [told for text in texts if (told := _read(text)) is not None]
 
 
-# ------------------------------------------------------------------------------------------------- labels and series
+def _read(text: bytes) -> _Told | None:
+    return msgspec.json.decode(text, type=_Told) if text else None
 
 
-class _Few:
-    """Labels for words from outside: the first so many get their own, all others share one."""
-
-    def __init__(self, most: int = _MOST_WORDS) -> None:
-        self._most = most
-        self._known: set[str] = set()
-
-    def label(self, word: str) -> str:
-        """The label of a word, which gets its own if there is room."""
-        if word in self._known:
-            return word
-        own = word[:_MOST_CHARACTERS].encode("utf-8", "backslashreplace").decode()
-        if own not in self._known:
-            if not own or len(self._known) >= self._most:
-                return OTHER
-            self._known.add(own)
-        return own
-
-
-class _Counter(Collector):
-    """A number that rises, for each set of labels. One without labels is there from the start, at zero."""
-
-    def __init__(self, name: str, says: str, *labels: str) -> None:
-        self._head = (f"transom_{name}", says)
-        self._labels = labels
-        self._values: dict[Labels, float] = {} if labels else {(): 0}
-
-    def add(self, labels: Labels = (), amount: float = 1) -> None:
-        self._values[labels] = self._values.get(labels, 0) + amount
-
-    def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(*self._head, labels=self._labels)
-        for labels, value in self._values.items():
-            family.add_metric(labels, value)
-        yield family
-
-
-class _Gauge(Collector):
-    """Numbers as they are when somebody asks."""
-
-    def __init__(
-        self, name: str, says: str, read: Callable[[], Mapping[Labels, float]], *labels: str
-    ) -> None:
-        self._head = (f"transom_{name}", says)
-        self._labels = labels
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(*self._head, labels=self._labels)
-        for labels, value in self._read().items():
-            family.add_metric(labels, value)
-        yield family
-
-
-class _Histogram(Collector):
-    """How often a value was within each bound, for each set of labels; their sum stands behind the counts."""
-
-    def __init__(self, name: str, says: str, bounds: Sequence[float], *labels: str) -> None:
-        self._head = (f"transom_{name}", says)
-        self._labels = labels
-        self._bounds = bounds
-        self._rows: dict[Labels, list[float]] = {}
-        if not labels:
-            self._rows[()] = self._empty()
-
-    def add(self, labels: Labels, value: float) -> None:
-        row = self._rows.get(labels)
-        if row is None:
-            row = self._rows[labels] = self._empty()
-        row[bisect_left(self._bounds, value)] += 1
-        row[-1] += value
-
-    def collect(self) -> Iterator[Metric]:
-        family = HistogramMetricFamily(*self._head, labels=self._labels)
-        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        for labels, row in self._rows.items():
-            family.add_metric(labels, list(zip(names, accumulate(row[:-1]), strict=True)), row[-1])
-        yield family
-
-    def _empty(self) -> list[float]:
-        return [0] * (len(self._bounds) + 2)
+# ------------------------------------------------------------------------------------------------- what is counted
 
 
 class _Keep(Protocol):
     """Has a metric exposed, and hands it back."""
 
-    def __call__(self, metric: C) -> C: ...
-
-
-# ------------------------------------------------------------------------------------------------- what is counted
+    def __call__(self, series: S) -> S: ...
 
 
 class _Requests:
     """Requests, whatever they ask for."""
 
     def __init__(self, keep: _Keep) -> None:
-        self._outcomes = _Few()
-        self._bypasses = _Few()
-        self._actions = _Few()
+        self._outcomes = Few()
+        self._bypasses = Few()
+        self._actions = Few()
         self.in_flight = 0
         says = "Requests that are being answered."
-        keep(_Gauge("requests_in_flight", says, lambda: {(): self.in_flight}))
+        keep(Gauge("requests_in_flight", says, lambda: {(): self.in_flight}, joined=sum))
         says = "Requests by what became of them, those to our own endpoints apart."
-        self._total = keep(_Counter("requests_total", says, "mode", "outcome"))
+        self._total = keep(Counter("requests_total", says, "mode", "outcome"))
         says = "Managed requests by each thing that was done to them; one with several counts once for each."
-        self._done = keep(_Counter("request_actions_total", says, "mode", "action", "outcome"))
+        self._done = keep(Counter("request_actions_total", says, "mode", "action", "outcome"))
         says = "Requests for text that were passed on unmanaged, by why."
-        self._bypassed = keep(_Counter("bypasses_total", says, "reason"))
+        self._bypassed = keep(Counter("bypasses_total", says, "reason"))
         says = "Requests to endpoints that generate text and are not managed."
-        self.unmanaged = keep(_Counter("unmanaged_requests_total", says, "endpoint"))
+        self.unmanaged = keep(Counter("unmanaged_requests_total", says, "endpoint"))
         says = "From a request's head to the end of its answer."
-        self._seconds = keep(_Histogram("request_duration_seconds", says, _DURATIONS, "mode"))
+        self._seconds = keep(Histogram("request_duration_seconds", says, _DURATIONS, "mode"))
         says = "The proxy's own time in a managed request: before the main call (side calls included), and after it."
-        self._added = keep(_Histogram("added_latency_seconds", says, _ADDED, "phase"))
+        self._added = keep(Histogram("added_latency_seconds", says, _ADDED, "phase"))
 
     def note(self, finished: Finished) -> None:
         mode = finished.mode.value if finished.mode is not None else "none"
@@ -280,15 +254,21 @@ class _Requests:
             for action in finished.verdict.actions.split(","):
                 self._done.add((mode, self._actions.label(action.partition("=")[0]), outcome))
 
+    def know_labels(self) -> None:
+        """What labels are in use, after taking over from another process."""
+        self._outcomes.know(self._total.words(1))
+        self._bypasses.know(self._bypassed.words(0))
+        self._actions.know(self._done.words(1))
+
 
 class _Prompts:
     """Prompts that were answered, in tokens; what is not called reported is an estimate."""
 
     def __init__(self, keep: _Keep) -> None:
-        def tokens(name: str, says: str) -> _Counter:
-            return keep(_Counter(f"{name}_tokens_total", says, "model"))
+        def tokens(name: str, says: str) -> Counter:
+            return keep(Counter(f"{name}_tokens_total", says, "model"))
 
-        self._names = _Few(MOST_MODELS)
+        self._names = Few(MOST_MODELS)
         self._original = tokens("original", "Estimated tokens of the prompts as clients sent them.")
         self._forwarded = tokens("forwarded", "Estimated tokens of the prompts as they were sent on.")
         self._saved = tokens("saved", "Estimated tokens that prompts had less when they were sent on.")
@@ -300,15 +280,15 @@ class _Prompts:
         says = "Tokens of the prompts that the upstream reported as read from its cache."
         self._cached = tokens("reported_cached", says)
         says = "Answered prompts by whether they begin with the whole one before of their conversation."
-        self._beginnings = keep(_Counter("prompts_total", says, "beginning"))
+        self._beginnings = keep(Counter("prompts_total", says, "beginning"))
         says = "Prompt tokens that the upstream reported for each one expected; 1 is an exact estimate."
-        self._ratio = keep(_Histogram("estimate_ratio", says, _RATIOS, "model", "basis"))
+        self._ratio = keep(Histogram("estimate_ratio", says, _RATIOS, "model", "basis"))
         self._factors: dict[Labels, float] = {}
         says = "What one of our tokens is worth in tokens of the model's, as the last request had it."
-        keep(_Gauge("calibration_factor", says, lambda: self._factors, "model"))
+        keep(Gauge("calibration_factor", says, lambda: self._factors, "model"))
         self._windows: dict[str, tuple[str, int]] = {}
         says = "The window that the last request went by, and where it comes from."
-        keep(_Gauge("window_tokens", says, self._windows_by_source, "model", "source"))
+        keep(Gauge("window_tokens", says, self._windows_by_source, "model", "source"))
 
     def note(self, verdict: Verdict, beginning: Beginning | None) -> None:
         name = self._names.label(verdict.model)
@@ -341,17 +321,21 @@ class _Prompts:
     def _windows_by_source(self) -> Mapping[Labels, float]:
         return {(name, source): tokens for name, (source, tokens) in self._windows.items()}
 
+    def know_labels(self) -> None:
+        """What labels are in use, after taking over from another process."""
+        self._names.know(self._original.words(0))
+
 
 class _Cuts:
     """Compactions: requests for which history was edited anew."""
 
     def __init__(self, keep: _Keep) -> None:
         says = "Requests for which history was edited anew, by what came of it."
-        self._total = keep(_Counter("compactions_total", says, "outcome"))
+        self._total = keep(Counter("compactions_total", says, "outcome"))
         says = "Estimated tokens that newly planned edits took away, uncorrected."
-        self._removed = keep(_Counter("compaction_removed_tokens_total", says))
+        self._removed = keep(Counter("compaction_removed_tokens_total", says))
         says = "How long such requests waited for their main call, side calls included."
-        self._seconds = keep(_Histogram("compaction_duration_seconds", says, _ADDED))
+        self._seconds = keep(Histogram("compaction_duration_seconds", says, _ADDED))
 
     def note(self, verdict: Verdict, removed: int, added: Added | None) -> None:
         self._total.add((verdict.reason or "fits",))
@@ -366,13 +350,13 @@ class _SideCalls:
     _UNMADE: Final = frozenset({"held_back", "not_asked"})
 
     def __init__(self, keep: _Keep) -> None:
-        self._outcomes = _Few()
+        self._outcomes = Few()
         says = "Summaries that were wanted of the upstream, by what came of it."
-        self._total = keep(_Counter("side_calls_total", says, "outcome"))
+        self._total = keep(Counter("side_calls_total", says, "outcome"))
         says = "How long side calls took, all attempts together."
-        self._seconds = keep(_Histogram("side_call_duration_seconds", says, _DURATIONS))
+        self._seconds = keep(Histogram("side_call_duration_seconds", says, _DURATIONS))
         says = "Tokens of side calls as the upstream reported them."
-        self._tokens = keep(_Counter("side_call_tokens_total", says, "kind"))
+        self._tokens = keep(Counter("side_call_tokens_total", says, "kind"))
 
     def note(self, outcome: str, usage: Usage | None, seconds: float) -> None:
         self._total.add((self._outcomes.label(outcome),))
@@ -380,6 +364,10 @@ class _SideCalls:
         if usage is not None:
             self._tokens.add(("prompt",), usage.prompt_tokens or 0)
             self._tokens.add(("completion",), usage.completion_tokens or 0)
+
+    def know_labels(self) -> None:
+        """What labels are in use, after taking over from another process."""
+        self._outcomes.know(self._total.words(0))
 
     def note_unmade(self, verdict: Verdict) -> None:
         """Those that were wanted and not made; all others are counted where they are made."""
@@ -393,12 +381,13 @@ class _Store:
 
     _TROUBLE: Final = ("store_down", "store_gone", "store_set_aside")
 
-    def __init__(self, keep: _Keep) -> None:
+    def __init__(self, keep: _Keep, changed: Callable[[], None]) -> None:
+        self._changed = changed
         self.answers: Callable[[], bool] = lambda: True
         says = "Whether the store answers: 1, or 0 in an outage."
-        keep(_Gauge("store_up", says, lambda: {(): self.answers()}))
+        keep(Gauge("store_up", says, lambda: {(): self.answers()}, joined=min))
         says = "Troubles of the store, by the event that the log tells of each."
-        self._trouble = keep(_Counter("store_errors_total", says, "event"))
+        self._trouble = keep(Counter("store_errors_total", says, "event"))
         for event in self._TROUBLE:
             self._trouble.add((event,), 0)  # there from the start, so that the first one is seen as a rise
 
@@ -406,6 +395,7 @@ class _Store:
         def told(event: str, **facts: object) -> object:
             if event in self._TROUBLE:
                 self._trouble.add((event,))
+                self._changed()
             return tell(event, **facts)
 
         return told

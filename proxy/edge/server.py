@@ -52,13 +52,17 @@ LAST_SECOND: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the composition root hands over. `store_answers` says whether the store does, now."""
+    """What the composition root hands over. `store_answers` says whether the store does, now.
+
+    `worker` is which one this process is, of how many.
+    """
 
     tokenizer: Measures
     memories: Remembers
     log: FilteringBoundLogger
     metrics: Metrics
     store_answers: Callable[[], bool]
+    worker: tuple[int, int] = (1, 1)
 
 
 class Server:

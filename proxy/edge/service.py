@@ -6,8 +6,9 @@ goes to the server. What has been accepted gets its time to end when the process
 
 import asyncio
 import signal
+import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -19,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 
 from proxy.config import Address, Config, SocketFile, tls
 from proxy.config.values import Tls, is_on_this_machine
-from proxy.edge import logs, socketfile
+from proxy.edge import listeners, logs
 from proxy.edge.captures import MOST_BYTES, Captures
 from proxy.edge.connections import LINE_BYTES, MOST_HEADERS, Timeouts, Way
 from proxy.edge.counts import Counts
@@ -27,6 +28,7 @@ from proxy.edge.discovery import Discovery
 from proxy.edge.gate import lends_key
 from proxy.edge.headers import Base
 from proxy.edge.ledger import Ledger
+from proxy.edge.listeners import NONE_HELD, Held
 from proxy.edge.performer import Surroundings
 from proxy.edge.questions import Questions
 from proxy.edge.readiness import Readiness
@@ -35,7 +37,7 @@ from proxy.edge.sidecalls import SideCaller
 from proxy.edge.summaries import Summaries
 from proxy.edge.upstream import Upstream
 from proxy.edge.watch import Watch
-from proxy.errors import CannotListen
+from proxy.edge.workers import Worker
 from proxy.wire import chat
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -45,16 +47,21 @@ GRACE: Final = 30.0
 
 
 @asynccontextmanager
-async def running(config: Config, parts: Parts, *, grace: float = GRACE) -> AsyncIterator[str]:
-    """The proxy, listening; the URL it is reached at. Leaving lets running requests end within `grace` seconds."""
+async def running(
+    config: Config, parts: Parts, *, grace: float = GRACE, held: Held = NONE_HELD
+) -> AsyncIterator[str]:
+    """The proxy, listening; the URL it is reached at. Leaving lets running requests end within `grace` seconds.
+
+    `held` are sockets that listen already.
+    """
     log = parts.log
     with logs.adopted(log):
         async with surroundings(config, parts) as around:
             server = Server(config, around, log)
             drain = partial(server.drain, grace)
             async with (
-                _listening(config.listen, server.handle, drain, "--listen") as url,
-                _own_address(config, server) as own,
+                _listening(config.listen, server.handle, drain, listeners.MAIN, held) as url,
+                _own_address(config, server, held) as own,
             ):
                 log.info("listening", url=url, upstream=config.upstream.base_url, **own)
                 _warn_of_unverified(config, log)
@@ -92,7 +99,7 @@ async def surroundings(config: Config, parts: Parts) -> AsyncIterator[Surroundin
             readiness=Readiness(
                 parts.store_answers, questions if config.ready_needs_upstream else None, clock
             ),
-            watch=Watch(clock, parts.store_answers, captures=config.capture),
+            watch=Watch(clock, parts.store_answers, captures=config.capture, worker=parts.worker),
             captures=Captures(most_bytes=MOST_BYTES if config.capture else 0),
             clock=clock,
             stopwatch=time.perf_counter,
@@ -167,18 +174,28 @@ def _has_room_for_side_calls(config: Config) -> bool:
     return slots > 1
 
 
-async def serve(config: Config, parts: Parts, *, grace: float = GRACE) -> None:
-    """Run the proxy until SIGTERM or SIGINT; a second signal ends it at once."""
+async def serve(config: Config, parts: Parts, *, grace: float = GRACE, worker: Worker | None = None) -> None:
+    """Run the proxy until SIGTERM or SIGINT; a second signal ends it at once. A worker ends with its parent as well."""
     stop = asyncio.Event()
+    held = worker.held if worker else NONE_HELD
     with _signals(stop.set):
-        async with running(config, parts, grace=grace):
+        async with running(config, parts, grace=grace, held=held):
+            if worker is not None:
+                asyncio.get_running_loop().add_reader(worker.parent, stop.set)
+                worker.is_listening()
             await stop.wait()
             parts.log.info("stopping", grace_seconds=grace)
+            if worker is not None:
+                asyncio.get_running_loop().remove_reader(worker.parent)
 
 
 @asynccontextmanager
 async def _listening(
-    listen: Address | SocketFile, handler: Handler, drain: Callable[[], Awaitable[None]], option: str
+    listen: Address | SocketFile,
+    handler: Handler,
+    drain: Callable[[], Awaitable[None]],
+    option: str,
+    held: Held,
 ) -> AsyncIterator[str]:
     """An address that requests come in at, and its URL. `drain` ends them; `option` is where the address comes from."""
     # The size cap of 1 MiB is the library's `request.read()`; bodies are read here piece by piece without it (B91).
@@ -186,16 +203,19 @@ async def _listening(
     await runner.setup()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(runner.cleanup)
-        site = await _started(runner, listen, option)
         stack.push_async_callback(drain)
-        if isinstance(listen, SocketFile):
-            stack.enter_context(socketfile.removed_at_the_end(listen.path))
-        stack.push_async_callback(site.stop)
+        sockets: Sequence[socket.socket] = held.get(option, ())
+        if not sockets:
+            (sockets,) = stack.enter_context(listeners.bound(listen, option))
+        for each in sockets:
+            site = web.SockSite(runner, each, backlog=listeners.BACKLOG)
+            await site.start()
+            stack.push_async_callback(site.stop)
         yield _url(runner)
 
 
 @asynccontextmanager
-async def _own_address(config: Config, server: Server) -> AsyncIterator[dict[str, str]]:
+async def _own_address(config: Config, server: Server, held: Held) -> AsyncIterator[dict[str, str]]:
     """The address of our own endpoints, where they have one; what the log says of it."""
     listen = config.admin.listen
     if listen is None:
@@ -206,26 +226,8 @@ async def _own_address(config: Config, server: Server) -> AsyncIterator[dict[str
         """Nothing else that takes time is asked here."""
         server.end_following()
 
-    async with _listening(listen, server.handle_own, drain, "admin.listen") as url:
+    async with _listening(listen, server.handle_own, drain, listeners.OWN, held) as url:
         yield {"admin": url}
-
-
-async def _started(runner: web.ServerRunner, listen: Address | SocketFile, option: str) -> web.BaseSite:
-    try:
-        if isinstance(listen, Address):
-            return await _open(web.TCPSite(runner, listen.host, listen.port, backlog=_BACKLOG))
-        socketfile.make_room(listen.path)
-        with socketfile.bounded_mode():
-            return await _open(web.UnixSite(runner, listen.path, backlog=_BACKLOG))
-    except OSError as cause:
-        raise CannotListen(
-            f"Cannot listen on {listen}: {cause.strerror or cause}. Name another address with {option}."
-        ) from cause
-
-
-async def _open(site: web.BaseSite) -> web.BaseSite:
-    await site.start()
-    return site
 
 
 class _Library(web.Server):
@@ -296,9 +298,6 @@ _TOO_LARGE: Final = (
     f"The head of this request is too large: its first line and each of its fields may have {LINE_BYTES} bytes, and"
     f" there may be {MOST_HEADERS} fields."
 )
-
-_BACKLOG: Final = 1024
-"""Connections that may wait to be accepted. 128 by default: less than one burst of a large group of agents."""
 
 
 def _url(runner: web.ServerRunner) -> str:

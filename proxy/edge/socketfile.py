@@ -50,11 +50,14 @@ def bounded_mode() -> Iterator[None]:
 
 @contextmanager
 def removed_at_the_end(path: str) -> Iterator[None]:
-    """The file that is there now is gone afterwards, unless it has been replaced meanwhile."""
-    made = os.lstat(path)
+    """The file that is there now is gone afterwards, unless it has been replaced meanwhile.
+
+    A process that was forked from this one leaves it there.
+    """
+    made, maker = os.lstat(path), os.getpid()
     try:
         yield
     finally:
         with suppress(FileNotFoundError):
-            if os.path.samestat(made, os.lstat(path)):
+            if maker == os.getpid() and os.path.samestat(made, os.lstat(path)):
                 os.unlink(path)

