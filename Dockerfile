@@ -1,11 +1,13 @@
 # Transom in a container.
 #
 #   docker build -t transom .
-#   docker run --rm -p 127.0.0.1:8787:8787 -v "$PWD/config.yaml:/etc/transom/config.yaml:ro" transom
+#   docker run --rm --read-only --cap-drop ALL --security-opt no-new-privileges -p 127.0.0.1:8787:8787 \
+#     -v "$PWD/config.yaml:/etc/transom/config.yaml:ro" transom
 #
 # Inside a container the configuration must say `listen: 0.0.0.0:8787`; on 127.0.0.1 nobody outside could reach it. To
 # serve on another port, publish another one (-p 9000:8787): the health check asks on 8787. The vocabularies of the
 # tokenizers come with the installed packages, so the container needs no way out but to its upstream.
+# It writes nothing but what `store: sqlite:////var/lib/transom/transom.db` asks for; a volume there is its user's.
 
 FROM python:3.12-slim AS build
 
@@ -19,7 +21,8 @@ RUN python -m pip --python /opt/transom/bin/python --no-cache-dir --disable-pip-
 FROM python:3.12-slim
 
 # No installer is left in what runs.
-RUN python -m pip uninstall --yes --root-user-action=ignore pip
+RUN python -m pip uninstall --yes --root-user-action=ignore pip \
+ && install -d -m 0700 -o 10001 -g 10001 /var/lib/transom
 COPY --from=build /opt/transom /opt/transom
 ENV PATH=/opt/transom/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
