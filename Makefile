@@ -21,17 +21,20 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq --no-input insta
 NEEDS   := pyproject.toml requirements.lock $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz serve screenshots lint format lock clean
+.PHONY: help demo test test-clients bench fuzz serve screenshots lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.demo ## run a long agent conversation through the proxy, against an upstream of its own
 	$(BIN)/python -m proxy demo
 
 test: lint $(VENV)/.servers ## run every check; ARGS are handed to pytest
 	$(BIN)/python -m pytest $(ARGS)
+
+test-clients: $(VENV)/.dev ## run real clients and agents through the proxy, which are installed into .clients; ARGS as above
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/integration/clients $(ARGS)
 
 fuzz: $(VENV)/.dev ## feed the readers of foreign bytes with odd ones: make fuzz [FOR=600], in seconds
 	nice $(BIN)/python -m tests.fuzz --seconds '$(FOR)'
@@ -66,7 +69,7 @@ lock: ## pin the newest versions that pyproject.toml allows
 	rm -rf $(VENV)-lock
 
 clean: ## remove the virtual environment and all that was built
-	rm -rf $(VENV) $(VENV)-lock $(VENV)-litellm requirements.lock.new build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-litellm .clients requirements.lock.new build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps below say what is installed. Each larger installation holds the smaller ones, and says so.

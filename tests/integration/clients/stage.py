@@ -1,0 +1,194 @@
+"""A client as a process, a proxy as a process, and behind it a strict upstream whose window the work outgrows.
+
+Rules. The client is told the proxy's address, a key and a model, as its own users tell it, and nothing else. It has an
+empty home, and an environment that names no other server. What the upstream got is judged by its own rules and count;
+what the proxy did is read from its log.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from tests.integration.clients.rooms import ROOT
+from tests.peers.upstream import Accepted, Message, StrictUpstream, marked
+
+KEY: Final = "key-of-the-client"
+MODEL: Final = "demo-model"
+
+PATIENCE: Final = 120.0
+"""Seconds that a client may take for its task."""
+
+_CONFIGURATION: Final = """
+listen: 127.0.0.1:0
+upstream: {{base_url: {url}, slots: 4}}
+log: {{format: json}}
+models:
+  - {{match: "*", window: {window}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a client wrote, and how it ended."""
+
+    out: str
+    errors: str
+    status: int
+
+    @property
+    def told(self) -> Any:
+        """The JSON in its last line."""
+        assert self.status == 0, self.everything
+        return json.loads(self.out.strip().splitlines()[-1])
+
+    @property
+    def everything(self) -> str:
+        return f"exit status {self.status}\n{self.out[-4000:]}\n{self.errors[-4000:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The proxy is up. `home` is the client's, `url` and `base_url` are the proxy's."""
+
+    upstream: StrictUpstream
+    url: str
+    home: Path
+    _log: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """The events of the chats that the proxy has served."""
+        return [each for each in self._log if each["event"] == "request" and "chat" in each["path"]]
+
+    async def run(
+        self,
+        *command: str,
+        folder: Path | None = None,
+        added: Mapping[str, str] | None = None,
+        typed: str = "",
+        patience: float = PATIENCE,
+    ) -> Done:
+        """Run a client to its end, in this folder, else in its home, with `added` in its environment.
+
+        `typed` is what comes from its standard input, which then ends.
+        """
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "PYTHONPATH": str(ROOT),
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": KEY,
+            **(added or {}),
+        }
+        client = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=folder or self.home,
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(patience):
+                out, errors = await client.communicate(typed.encode())
+        except TimeoutError:
+            _end_group(client.pid)
+            out, errors = await client.communicate()
+            errors += f"\nIt took longer than {patience:.0f} s.".encode()
+        return Done(out.decode(errors="replace"), errors.decode(errors="replace"), client.returncode or 0)
+
+    async def program(self, python: str, name: str, *words: str, **options: Any) -> Any:
+        """What a program of `programs/` tells, run by this interpreter."""
+        done = await self.run(python, "-m", f"tests.integration.clients.programs.{name}", *words, **options)
+        return done.told
+
+    def outgrew_the_window(self, *, cuts: int = 3, is_append_only: bool = True) -> None:
+        """Assert that the work outgrew the window, was cut so often at least, and that nothing was refused.
+
+        `is_append_only`: the client itself never changes what it has sent, so that all changes are the proxy's.
+        """
+        seen = self.upstream.main_calls
+        assert self.upstream.refusals == []
+        assert all(isinstance(call.verdict, Accepted) for call in seen)
+        requests = self.requests
+        assert {each["status"] for each in requests} == {200}
+        largest = max(each.get("original_tokens") or 0 for each in requests)
+        assert largest > 1.5 * self.upstream.window, largest
+        cut = [each for each in requests if each.get("removed_tokens")]
+        assert len(cut) >= cuts, [each["actions"] for each in requests]
+        if is_append_only:
+            changes = sum(not _extends(one.body, other.body) for one, other in pairwise(seen))
+            assert changes <= len(cut), (changes, len(cut))
+
+
+def _extends(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a prompt begins with the whole one before, so that a prompt cache goes on."""
+    earlier: Sequence[Any] = one["messages"]
+    return list(other["messages"][: len(earlier)]) == list(earlier)
+
+
+@asynccontextmanager
+async def staged(
+    folder: Path, *, window: int, reply: Callable[[Mapping[str, Any]], Message] | None = None, **options: Any
+) -> AsyncIterator[Stage]:
+    """The proxy before a strict upstream that answers by `reply`; `options` are those of `StrictUpstream`."""
+    upstream = StrictUpstream(
+        window=window, reply=reply, is_side_call=marked("working memory"), models=(MODEL,), **options
+    )
+    home = folder / "home"
+    home.mkdir()
+    config = folder / "transom.yaml"
+    async with upstream:
+        config.write_text(_CONFIGURATION.format(url=upstream.base_url, window=window), encoding="utf-8")
+        async with _proxy(config) as (url, log):
+            yield Stage(upstream, url, home, log)
+
+
+@asynccontextmanager
+async def _proxy(config: Path) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """The process; its address, and the events of its log as they come."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "proxy", "serve", "--config", str(config)),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        limit=1 << 20,
+    )
+    assert process.stderr is not None
+    log: list[dict[str, Any]] = []
+    try:
+        async with asyncio.timeout(60):
+            log.append(json.loads(await process.stderr.readline()))
+        reading = asyncio.create_task(_read(process.stderr, log))
+        yield log[0]["url"], log
+        process.send_signal(signal.SIGTERM)
+        await reading
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _read(lines: asyncio.StreamReader, log: list[dict[str, Any]]) -> None:
+    async for line in lines:
+        log.append(json.loads(line))
+
+
+def _end_group(group: int) -> None:
+    """End a client with all that it has started."""
+    os.killpg(group, signal.SIGKILL)
