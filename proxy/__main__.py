@@ -27,6 +27,7 @@ from proxy.edge.server import Parts
 from proxy.edge.tokenizer import Encoder, Tokenizer, usual_encoders
 from proxy.errors import ConfigError, NoChatRequest, TransomError
 from proxy.stores import Bounds, open_store
+from proxy.wire import dialects
 
 try:
     import uvloop
@@ -128,18 +129,17 @@ def _configuration(options: argparse.Namespace) -> Config:
 def _serve(options: argparse.Namespace) -> int:
     config = _configuration(options)
     count = workers.how_many(config.workers)
-    if count == 1:
-        return _run(_served(config))
+    # Before anything is served: what builds the encoder lets nothing else run meanwhile.
     encoders = usual_encoders()
+    if count == 1:
+        return _run(_served(config, None, encoders))
     _settle_collector()  # what is there now is shared by all, for as long as nothing touches it
     log = logs.build(config.log)
     outcome = workers.run(config, count, log, grace=service.GRACE, passes_hangup=options.config is not None)
     return outcome if isinstance(outcome, int) else _run(_served(config, outcome, encoders))
 
 
-async def _served(
-    config: Config, worker: workers.Worker | None = None, encoders: Mapping[str, Encoder] = _NO_ENCODERS
-) -> int:
+async def _served(config: Config, worker: workers.Worker | None, encoders: Mapping[str, Encoder]) -> int:
     async with _parts(config, worker=worker, encoders=encoders) as parts:
         _settle_collector()
         await service.serve(config, parts, worker=worker)
@@ -221,7 +221,7 @@ async def _parts(
     worker: workers.Worker | None = None,
     encoders: Mapping[str, Encoder] = _NO_ENCODERS,
 ) -> AsyncIterator[Parts]:
-    """The parts of a server, and the tokenizer's tables on their way while it starts to listen."""
+    """The parts of a server, and what else is needed soon on its way while it starts to listen."""
     log = logs.build(log_options or config.log)
     metrics = Metrics()
     which = (1, 1)
@@ -235,13 +235,20 @@ async def _parts(
         metrics.watch_store(opened.shared)
         memories = Memories(opened.store, config.upstream.base_url, shared=opened.shared)
         tokenizer = Tokenizer(log, encoders=encoders)
-        warming = asyncio.create_task(tokenizer.warm())
+        warming = asyncio.create_task(_made_ready(tokenizer))
         try:
             yield Parts(tokenizer, memories, log, metrics, opened.shared, which)
         finally:
             warming.cancel()
             tokenizer.close()
             await memories.close()
+
+
+async def _made_ready(tokenizer: Tokenizer) -> None:
+    """What is not needed to listen, but would keep a request waiting that needs it."""
+    await tokenizer.warm()
+    for _ in dialects.prepared():
+        await asyncio.sleep(0)
 
 
 def _run(course: Coroutine[Any, Any, int]) -> int:

@@ -106,7 +106,7 @@ def load_encoding(name: str, cache_directory: str = "", package: str = DATA_PACK
     """The encoding, built from the first intact copy of its vocabulary; None without one. Takes a second.
 
     The directory is the one that tiktoken knows as `TIKTOKEN_CACHE_DIR`; files with another digest are passed
-    over. The last third of the time, in which the native encoder is built, holds the interpreter lock.
+    over. Half of the time, in which the native encoder is built, holds the interpreter lock.
     """
     vocabulary = next((known for known in _VOCABULARIES if known.name == name), None)
     if vocabulary is None:
@@ -114,17 +114,23 @@ def load_encoding(name: str, cache_directory: str = "", package: str = DATA_PACK
     for read in (partial(_cached, cache_directory), partial(_packaged, package)):
         data = read(vocabulary)
         if hashlib.sha256(data).hexdigest() == vocabulary.sha256:
-            return tiktoken.Encoding(
+            ranks = _ranks(data)
+            encoding = tiktoken.Encoding(
                 name,
                 pat_str=vocabulary.pattern,
-                mergeable_ranks=_ranks(data),
+                mergeable_ranks=ranks,
                 special_tokens=dict(vocabulary.special),
             )
+            ranks.clear()  # the native encoder has tables of its own, and nothing else is asked
+            return encoding
     return None
 
 
 def usual_encoders() -> dict[str, Encoder]:
-    """The encoder that nearly all models are counted with, for processes that are forked later to share its memory."""
+    """The encoder that nearly all models are counted with, for whoever would rather wait now than later.
+
+    Processes that are forked afterwards share its memory.
+    """
     encoder = load_encoding(tokens.DEFAULT_ENCODING, _directory())
     return {} if encoder is None else {tokens.DEFAULT_ENCODING: encoder}
 
@@ -153,11 +159,16 @@ def _packaged(package: str, vocabulary: Vocabulary) -> bytes:
 
 
 def _ranks(data: bytes) -> dict[bytes, int]:
-    # A comprehension, because one long call into C would keep the event loop from its turn.
-    return {
-        binascii.a2b_base64(token): int(rank)
-        for token, rank in (line.split() for line in data.splitlines() if line)
-    }
+    # Some at a time, because one long call into C would keep the event loop from its turn.
+    words, ranks = data.split(), dict[bytes, int]()
+    for start in range(0, len(words), _WORDS_AT_ONCE):
+        some = words[start : start + _WORDS_AT_ONCE]
+        ranks.update(zip(map(binascii.a2b_base64, some[::2]), map(int, some[1::2]), strict=True))
+    return ranks
+
+
+_WORDS_AT_ONCE = 8192
+"""Tokens and ranks; an even number."""
 
 
 # --- counting -----------------------------------------------------------------------------------------------

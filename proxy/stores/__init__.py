@@ -13,15 +13,20 @@ from proxy.stores.memory import open_memory
 from proxy.stores.protocol import Bounds, Opened, Store, Tell
 from proxy.stores.sqlite import open_sqlite
 
-try:
-    from proxy.stores.redis import open_redis
-except ImportError:  # its client is an extra
-    from proxy.stores.redis_missing import open_redis
-
 __all__ = ["OPENERS", "Bounds", "Opened", "Store", "Tell", "open_store"]
 
+
+async def _open_redis(url: str, bounds: Bounds, tell: Tell) -> Opened:
+    """Its client is an extra, and takes a fifth of a second to import: whoever does not use it does without."""
+    try:
+        from proxy.stores.redis import open_redis  # noqa: PLC0415
+    except ImportError:
+        from proxy.stores.redis_missing import open_redis  # noqa: PLC0415
+    return await open_redis(url, bounds, tell)
+
+
 OPENERS: Final[Mapping[str, Callable[[str, Bounds, Tell], Awaitable[Opened]]]] = MappingProxyType(
-    {"memory": open_memory, "sqlite": open_sqlite, "redis": open_redis, "rediss": open_redis}
+    {"memory": open_memory, "sqlite": open_sqlite, "redis": _open_redis, "rediss": _open_redis}
 )
 """How to open a store, by the scheme of its URL."""
 

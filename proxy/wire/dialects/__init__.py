@@ -11,7 +11,7 @@ from proxy.wire.dialects.discovery import MODELS, Ask, Base, Found, Rank
 from proxy.wire.dialects.judge import classify, classify_event, says_nothing
 from proxy.wire.dialects.probes import PROBES, Probe, best
 from proxy.wire.dialects.rows import Exactness, Overflow
-from proxy.wire.dialects.table import COUNTERS
+from proxy.wire.dialects.table import COUNTERS, prepared
 
 __all__ = [
     "COUNTERS",
@@ -28,5 +28,6 @@ __all__ = [
     "best",
     "classify",
     "classify_event",
+    "prepared",
     "says_nothing",
 ]

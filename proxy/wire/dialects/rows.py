@@ -62,9 +62,14 @@ class Overflow:
 class Wording:
     """A sentence that says one thing only. `stops_counting`: a prompt of one token too many means "at least"."""
 
-    pattern: re.Pattern[str]
+    written: str
     evidence: str
     stops_counting: bool = False
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The pattern for plain text, compiled when it is first asked for: all of them take long at the start."""
+        return re.compile(self.written, re.ASCII)  # which has a memory for what it has compiled
 
     def read(self, dialect: str, text: str) -> Overflow | None:
         """What this plain text says, if it is this sentence."""
@@ -84,8 +89,8 @@ class Wording:
 
 
 def wording(pattern: str, evidence: str, *, stops_counting: bool = False) -> Wording:
-    """A row; the pattern is compiled for plain text."""
-    return Wording(re.compile(pattern, re.ASCII), evidence, stops_counting)
+    """A row."""
+    return Wording(pattern, evidence, stops_counting)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The table of dialects, in the order in which they are asked, and of what counts a request with them."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from proxy.wire.dialects import (
@@ -78,3 +79,10 @@ COUNTERS: Final[tuple[Counter, ...]] = tuple(
     dict.fromkeys(counter for dialect in DIALECTS for counter in dialect.counters)
 )
 """Each once, though several dialects have it; the first that tells a count is to be believed."""
+
+
+def prepared() -> Iterator[str]:
+    """Compiles the patterns that refusals are recognised by, one a step, so that no refusal has to wait for all."""
+    for dialect in DIALECTS:
+        for row in (*dialect.wordings, *dialect.lookalikes):
+            yield row.pattern.pattern
