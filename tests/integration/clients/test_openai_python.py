@@ -1,7 +1,5 @@
 """The OpenAI client for Python: tools, streams, structured output, and what it does when things go wrong."""
 
-import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,8 @@ from tests.integration.clients.models import Reader
 from tests.integration.clients.programs.book import ANSWER, PAGES
 from tests.integration.clients.rooms import PythonRoom
 from tests.integration.clients.stage import KEY, Stage, staged
-from tests.peers.upstream import chunks, json_answer, sse_answer, text_message
+from tests.integration.clients.trouble import WORDS, halting, refusal, silence
+from tests.peers.upstream import text_message
 
 ROOM = PythonRoom("openai-python", ("openai==3.57.0",))
 WINDOW = 6000
@@ -53,17 +52,10 @@ async def test_structured_output_and_parsed_arguments_outlive_every_cut(tmp_path
         assert all(body["tools"] == bodies[0]["tools"] for body in bodies)
 
 
-def error(message: str, code: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "server_error", "param": None, "code": code}}
-
-
 async def test_the_client_s_own_retries_see_the_upstream_s_429_and_500(tmp_path: Path) -> None:
-    busy = json_answer(error("Slow down.", "rate_limit_exceeded"), status=429)
-    busy = replace(busy, headers=(*busy.headers, ("retry-after-ms", "1")))
-    broken = json_answer(error("Oops.", "internal"), status=500)
-    async with staged(tmp_path, window=WINDOW, first=(busy, broken)) as stage:
-        told = await run(stage, "retried")
-        assert told == {"text": "Reply 1.", "retries": 2}
+    troubles = (refusal(429, retry_after_ms="1"), refusal(500))
+    async with staged(tmp_path, window=WINDOW, first=troubles) as stage:
+        assert await run(stage, "retried") == {"text": "Reply 1.", "retries": 2}
         assert [each["status"] for each in stage.requests] == [429, 500, 200]
         counts = [request.header("x-stainless-retry-count") for request in stage.upstream.requests]
         assert counts == ["0", "1", "2"]
@@ -71,32 +63,22 @@ async def test_the_client_s_own_retries_see_the_upstream_s_429_and_500(tmp_path:
 
 @pytest.mark.parametrize(("status", "kind"), [(400, "BadRequestError"), (429, "RateLimitError")])
 async def test_a_refusal_is_the_client_s_own_exception(tmp_path: Path, status: int, kind: str) -> None:
-    said = json_answer(error("No.", "because"), status=status)
-    said = replace(said, headers=(*said.headers, ("x-request-id", "req_1")))
-    async with staged(tmp_path, window=WINDOW, first=(said,)) as stage:
+    async with staged(tmp_path, window=WINDOW, first=(refusal(status, x_request_id="req_1"),)) as stage:
         told = await run(stage, "refused")
-        assert (told["kind"], told["status"], told["code"]) == (kind, status, "because")
+        assert (told["kind"], told["status"], told["code"], told["id"]) == (kind, status, "because", "req_1")
         assert "No." in told["message"]
-        assert told["id"] == "req_1"
 
 
 async def test_when_the_client_s_time_is_up_the_upstream_is_left_as_well(tmp_path: Path) -> None:
-    never = replace(json_answer({}), before=asyncio.Event())
-    async with staged(tmp_path, window=WINDOW, first=(never,)) as stage:
-        told = await run(stage, "timed_out")
-        assert told == {"kind": "APITimeoutError"}
-        async with asyncio.timeout(20):
-            await stage.upstream.requests[0].client_gone.wait()
+    async with staged(tmp_path, window=WINDOW, first=(silence(),)) as stage:
+        assert await run(stage, "timed_out") == {"kind": "APITimeoutError"}
+        await stage.left()
 
 
 async def test_a_stream_that_is_left_is_left_at_the_upstream_and_the_client_goes_on(tmp_path: Path) -> None:
-    stream = sse_answer(chunks(text_message("One two three four.")))
-    stream = stream.pausing(len(b"".join(stream.pieces[:3])), asyncio.Event())  # type: ignore[arg-type]
-    async with staged(tmp_path, window=WINDOW, first=(stream,)) as stage:
-        told = await run(stage, "aborted")
-        assert told == {"words": ["", "One", " two"], "again": "Reply 1."}
-        async with asyncio.timeout(20):
-            await stage.upstream.requests[0].client_gone.wait()
+    async with staged(tmp_path, window=WINDOW, first=(halting(),)) as stage:
+        assert await run(stage, "aborted") == {"words": WORDS, "again": "Reply 1."}
+        await stage.left()
 
 
 async def test_it_lists_the_models(tmp_path: Path) -> None:
