@@ -42,12 +42,14 @@ from proxy.context.conversation import Conversation, Message, read_message
 from proxy.context.policy import ModelPolicy
 from proxy.context.reader import Reader
 from proxy.context.strategies import NAMES
-from proxy.context.summary import OVERHEAD
 from proxy.demo.counting import Count
 from proxy.demo.rules import Accepted, Memory, Refusal, Temper, judge
 from proxy.exchange import Accepted as Served
 from proxy.exchange import Order, Outcome, Refused, SideCallFailed
 from tests.replay import Recording, ReplayDesk, Sizes, recordings, sampled
+
+OVERHEAD = 600
+"""Tokens of the prompt and the message structure of a side call, rounded up."""
 
 WINDOWS = (8192, 16384, 32768, 65536)
 LONGER = 1.5

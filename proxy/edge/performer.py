@@ -334,7 +334,9 @@ class Performer:
             case LookUp() | Discover() | Measure() | Count() | Compose():
                 return self._find_out(command)
             case Ask():
-                return self._around.summaries.get(command, self._who, self._origin)
+                return self._around.summaries.get(
+                    command, self._who, self._origin, self.spent.get("ask", 0.0)
+                )
             case Prepare():
                 return self._prepare(command)
             case Save():

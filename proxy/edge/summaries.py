@@ -121,8 +121,10 @@ class Summaries:
         self._closed = False
         self._one_at_a_time = asyncio.Semaphore(1)
 
-    async def get(self, ask: Ask, who: str, origin: Origin) -> Outcome:
-        """The summary, from a call under way if there is one. `who` names tenant and model."""
+    async def get(self, ask: Ask, who: str, origin: Origin, waited: float = 0.0) -> Outcome:
+        """The summary, from a call under way if there is one. `who` names tenant and model, `waited` tells the seconds
+        that the request has waited for summaries already.
+        """
         done = next((self._done[key] for key in reversed(self._done) if key in ask.welcome), None)
         if done is not None:
             return replace(done, usage=None)
@@ -133,12 +135,13 @@ class Summaries:
                 return SideCallFailed("held_back")
             job = self._start(ask.order, who, origin)
         job.wanted.set()
-        outcome = await self._awaited(job)
+        outcome = await self._awaited(job, waited)
         return replace(outcome, usage=None) if shared else outcome
 
-    async def _awaited(self, job: _Job) -> Outcome:
+    async def _awaited(self, job: _Job, waited: float) -> Outcome:
         """What came of it. It goes on when its waiter leaves or has waited long enough; its fault is its own."""
-        ended, _ = await asyncio.wait([job.task], timeout=self._patience)
+        patience = None if self._patience is None else max(0.0, self._patience - waited)
+        ended, _ = await asyncio.wait([job.task], timeout=patience)
         if ended and (job.task.cancelled() or job.task.exception() is None):
             return job.task.result()
         # What cannot be stored, or not in time, is good all the same.

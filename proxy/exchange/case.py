@@ -32,7 +32,7 @@ from proxy.exchange.commands import (
     SideCallFailed,
     Summarised,
 )
-from proxy.exchange.orders import Orders
+from proxy.exchange.orders import MOST_CALLS, Orders
 from proxy.exchange.verdict import SideCall, Terms, Verdict
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
@@ -364,9 +364,14 @@ class Case:
         answers = (index for index in range(edited + 1, len(history)) if history[index].is_assistant)
         return max(edits.speaks_about, next(answers, len(history) - 1) + 1)
 
-    def order(self, need: NeedSummary) -> tuple[Order, frozenset[str]]:
+    def may_ask(self, draft: Draft) -> bool:
+        """Whether one more side call is made for this request."""
+        return self.memory.may_ask and len(draft.side_calls) < MOST_CALLS
+
+    def order(self, need: NeedSummary, draft: Draft) -> tuple[Order, frozenset[str]]:
         """The side call that this need is answered by, and the prefixes whose summaries would do as well."""
-        order = self.orders.order(need, self.situation, self.chain[need.stop - 1])
+        left = max(1, MOST_CALLS - len(draft.side_calls))
+        order = self.orders.order(need, self.situation, self.chain, left)
         start = max(need.start, self.memory.edits.start if self.memory.edits else 0)
         return order, frozenset(self.chain[start : self.situation.protected_from])
 
@@ -383,7 +388,7 @@ class Case:
             return None
         # Planned for the day of the trigger: what is appended until then must fit the target too.
         step = planner.plan(replace(situation, to_come=limits.trigger + 1 - tokens), edits)
-        return self.order(step) if isinstance(step, NeedSummary) else None
+        return self.order(step, Draft()) if isinstance(step, NeedSummary) else None
 
     # --- what is said and changed -------------------------------------------------------------------------------
 

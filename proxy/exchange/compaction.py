@@ -119,8 +119,8 @@ def _planned(case: Case, situation: Situation) -> Generator[Command, Outcome, tu
             sizes = expect(Measured, (yield Measure(case.request.model, step.messages)))
             draft = draft.sized(step, sizes)
         else:
-            may_ask = case.memory.may_ask
-            outcome = (yield Ask(*case.order(step))) if may_ask else SideCallFailed("not_asked")
+            may_ask = case.may_ask(draft)
+            outcome = (yield Ask(*case.order(step, draft))) if may_ask else SideCallFailed("not_asked")
             draft = case.told(draft, step, outcome)
 
 

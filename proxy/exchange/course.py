@@ -241,8 +241,8 @@ def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draf
             sizes = expect(Measured, (yield Measure(case.request.model, step.messages)))
             draft = draft.sized(step, sizes)
         else:
-            may_ask = case.memory.may_ask
-            outcome = (yield Ask(*case.order(step))) if may_ask else SideCallFailed("not_asked")
+            may_ask = case.may_ask(draft)
+            outcome = (yield Ask(*case.order(step, draft))) if may_ask else SideCallFailed("not_asked")
             draft = case.told(draft, step, outcome)
     edits = yield from composed(case, draft, step.edits)
     checkpoint_id = case.memory.checkpoint_id if edits else None

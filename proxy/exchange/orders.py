@@ -1,22 +1,27 @@
 """Orders for side calls: which texts are shown, and how long the answer may be.
 
 Rules. A summary is asked for within a bound that the window it will stand in sets, and what it is asked of fits the
-window of the model that writes it. An answer beyond its bound is clipped, whatever the model thought of that.
+window of the model that writes it: what does not is asked for in parts, oldest first, each of which continues the
+summary of those before. An answer beyond its bound is clipped, whatever the model thought of that.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proxy.context import summary
+from proxy.context import cuts, summary, transcript
 from proxy.context.clip import clip
-from proxy.context.conversation import Message
 from proxy.context.situation import NeedSummary, Situation
+from proxy.context.transcript import Source
 from proxy.exchange.commands import Order
 from proxy.exchange.verdict import Terms
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
 
 _SAFE_SHARE = 0.9
-"""The side call's transcript adds labels to the texts, and its tokens are only estimated."""
+"""Of the room for a transcript: its tokens are only estimated."""
+
+MOST_CALLS = 4
+"""Side calls for one request: a history that no single one holds is summarised in so many parts at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +42,26 @@ class Orders:
         most, tokens = self.most_tokens, self.terms.count(text)
         return text if tokens <= most else clip(text, len(text) * most // tokens)
 
-    def order(self, need: NeedSummary, situation: Situation, key: str) -> Order:
-        """The side call by which this need is met; `key` names the prefix that the summary will cover."""
+    def order(
+        self, need: NeedSummary, situation: Situation, chain: Sequence[str], calls: int = MOST_CALLS
+    ) -> Order:
+        """The side call by which this need is met, or a first part of it where it takes more than one.
+
+        `chain` names the prefixes of the history, `calls` how many may still be made for this request.
+        """
         policy = self.terms.policy.summary
-        source = situation.conversation.history[need.start : need.stop]
+        system = summary.instructions(policy.prompt, int(self.most_tokens * summary.WORDS_PER_TOKEN))
+        room = self._room(system + need.previous, situation)
+        source = Source(
+            situation.conversation.history[need.start : need.stop], situation.sizes[need.start : need.stop]
+        )
+        between = [
+            cut - need.start for cut in situation.conversation.safe_cuts if need.start < cut < need.stop
+        ]
+        usable = [cut for cut in between if cuts.removes_something(situation, need.start + cut)]
+        source = source.before(transcript.part(source, usable, room, calls, policy.item_characters))
         texts = summary.order(
-            source,
-            need.previous,
-            prompt=policy.prompt,
-            words=int(self.most_tokens * summary.WORDS_PER_TOKEN),
-            item_characters=policy.item_characters,
-            most_characters=self._most_characters(need, situation),
+            source, need.previous, system=system, item_characters=policy.item_characters, room=room
         )
         body = chat.side_call(
             texts,
@@ -56,20 +70,14 @@ class Orders:
             limit_name="" if self.terms.summary_model else self.request.output_limit_name,
             reasoning_effort=self.terms.reasoning_effort,
         )
-        return Order(key, body, sum(map(_characters, source)) + len(need.previous))
+        key = chain[need.start + len(source.messages) - 1]
+        return Order(key, body, source.characters + len(need.previous))
 
-    def _most_characters(self, need: NeedSummary, situation: Situation) -> int | None:
-        """What the summary model's window holds, at the characters per token of the range itself."""
-        window = situation.limits.window if situation.limits else None
-        if self.terms.summary_model:
-            window = self.terms.summary_window
+    def _room(self, beside: str, situation: Situation) -> float | None:
+        """Tokens for a transcript in the window of the model that summarises; None where that is unknown."""
+        own = situation.limits.window if situation.limits else None
+        window = self.terms.summary_window if self.terms.summary_model else own
         if window is None:
             return None
-        tokens = sum(size.tokens for size in situation.sizes[need.start : need.stop])
-        characters = sum(map(_characters, situation.conversation.history[need.start : need.stop]))
-        room = max(1, window - self.most_tokens - summary.OVERHEAD)
-        return int(room * _SAFE_SHARE * characters / max(1, tokens))
-
-
-def _characters(message: Message) -> int:
-    return len(message.text) + len(message.reasoning) + sum(len(call.arguments) for call in message.calls) + 1
+        taken = self.most_tokens + summary.FRAME_TOKENS + self.terms.count(beside)
+        return max(1.0, (window - taken) * _SAFE_SHARE)

@@ -1,0 +1,165 @@
+"""A range of the history as one plain text, within so many tokens: what the model that summarises is shown.
+
+Rules. Every message of the range is in it, in its order; long texts keep head and tail. Where room is short the output
+of tools is clipped first and what people and the model said after it. Its size is told by the sizes that were measured
+of the messages, at each message's own characters per token. No line of the conversation can pass for the fence or for
+the label of another item.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+
+from proxy.context.clip import LEAST, clip
+from proxy.context.conversation import Message
+from proxy.context.tokens import Size
+
+FENCE = "=" * 12
+
+_LABEL_TOKENS = 10
+"""Before an item, rounded up."""
+
+_WORTH_PARTS = 1.5
+_LEAST_ROOM = 1500
+"""Tokens. Up to so many times the room is clipped into it, and whatever there is into a smaller one: the order itself
+takes most of such a window, and each further call keeps the client waiting."""
+
+_OUTPUT_IN_PARTS = 0.25
+"""The part of an item's limit at which tool output is clipped before a range is taken in several parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clipping:
+    """The most characters of one text, and of one tool result."""
+
+    texts: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A range of the history with the measured sizes of its messages."""
+
+    messages: tuple[Message, ...]
+    sizes: tuple[Size, ...]
+
+    @property
+    def characters(self) -> int:
+        """The length of all its texts."""
+        return sum(sum(map(len, _texts(message))) + 1 for message in self.messages)
+
+    def before(self, length: int) -> "Source":
+        """Its first messages, so many."""
+        return Source(self.messages[:length], self.sizes[:length])
+
+    def tokens(self, clipping: Clipping) -> float:
+        """What its transcript takes, about."""
+        return sum(self.each(clipping))
+
+    def each(self, clipping: Clipping) -> Iterator[float]:
+        """The same of each message."""
+        return (
+            _shown_tokens(message, size, clipping)
+            for message, size in zip(self.messages, self.sizes, strict=True)
+        )
+
+
+def part(
+    source: Source, cuts: Sequence[int], room: float | None, most_parts: int, item_characters: int
+) -> int:
+    """How many of the first messages are to be summarised at once: all, or where that is far beyond the room, up to one
+    of these cuts, so that all are taken in parts of about one size. Beyond `most_parts` the parts are larger than the
+    room, and are clipped.
+    """
+    everything = len(source.messages)
+    if room is None or room < _LEAST_ROOM or not cuts:
+        return everything
+    tokens = list(accumulate(source.each(Clipping(item_characters, _least_output(item_characters)))))
+    parts = min(ceil(tokens[-1] / max(1.0, room)), most_parts)
+    if parts <= 1 or tokens[-1] <= _WORTH_PARTS * room:
+        return everything
+    share = tokens[-1] / parts
+    fitting = [cut for cut in cuts if cut <= bisect_right(tokens, max(share, min(share * 1.2, room)))]
+    return fitting[-1] if fitting else cuts[0]
+
+
+def _least_output(item_characters: int) -> int:
+    return max(LEAST, int(item_characters * _OUTPUT_IN_PARTS))
+
+
+def fitting(source: Source, item_characters: int, room: float | None) -> Clipping:
+    """The least clipping at which the transcript is within the room: tool output first, then texts, and at last the
+    rest of tool output.
+    """
+    most = max(item_characters, LEAST)
+    if room is None or source.tokens(Clipping(most, most)) <= room:
+        return Clipping(most, most)
+    least_output, least = Clipping(most, LEAST), Clipping(LEAST, LEAST)
+    if source.tokens(least_output) <= room:
+        return _largest(source, room, LEAST, most, lambda limit: Clipping(most, limit))
+    if source.tokens(least) <= room:
+        return _largest(source, room, LEAST, most, lambda limit: Clipping(limit, LEAST))
+    return _largest(source, room, 0, LEAST, lambda limit: Clipping(LEAST, limit))
+
+
+def _largest(source: Source, room: float, low: int, high: int, make: Callable[[int], Clipping]) -> Clipping:
+    """The least clipping that fits, at worst that of the lowest limit."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if source.tokens(make(middle)) <= room else (low, middle - 1)
+    return make(low)
+
+
+def written(source: Source, clipping: Clipping, room: float | None) -> str:
+    """The transcript. What no clipping brings within the room loses its middle."""
+    text = "\n".join(line for message in source.messages for line in _items(message, clipping))
+    tokens = source.tokens(clipping)
+    return text if room is None or tokens <= room else clip(text, int(len(text) * room / tokens))
+
+
+def defanged(text: str) -> str:
+    """A text in which no line can pass for the fence, or for the label of another item."""
+    return _LABEL.sub("(", text).replace(FENCE, FENCE[:-1] + "-")
+
+
+_LABEL = re.compile(r"^\s*\[(?=(?:user|assistant|system|developer|tool|function|unknown)\b)", re.I | re.M)
+
+
+def _texts(message: Message) -> tuple[str, ...]:
+    return (
+        message.reasoning,
+        message.text or message.refusal,
+        *(call.arguments for call in message.calls),
+    )
+
+
+def _shown_tokens(message: Message, size: Size, clipping: Clipping) -> float:
+    texts = _texts(message)
+    characters = sum(map(len, texts))
+    limit = clipping.outputs if message.is_result else clipping.texts
+    shown = sum(min(len(text), limit) for text in texts)
+    labels = _LABEL_TOKENS * max(1, sum(map(bool, texts)) + len(message.media))
+    return labels + (size.tokens - sum(size.media)) * shown / max(1, characters)
+
+
+def _items(message: Message, clipping: Clipping) -> Iterator[str]:
+    name = f" {message.name}" if message.name else ""
+    label = defanged(f"tool result{name}" if message.is_result else f"{message.role or 'unknown'}{name}")
+    limit = clipping.outputs if message.is_result else clipping.texts
+    if message.reasoning:
+        yield f"[{label}, reasoning] {_shown(message.reasoning, max(limit // 2, min(limit, LEAST)))}"
+    if text := message.text or message.refusal:
+        yield f"[{label}] {_shown(text, limit)}"
+    for media in message.media:
+        yield f"[{label}] ({media.kind or 'attachment'} not shown)"
+    for call in message.calls:
+        yield f"[{label} calls {defanged(call.name)}] {_shown(call.arguments or '(no arguments)', limit)}"
+
+
+def _shown(text: str, limit: int) -> str:
+    if limit >= LEAST or len(text) <= limit:
+        return defanged(clip(text, limit))
+    return f"{defanged(text[:limit])} [{len(text) - limit} characters not shown]"
