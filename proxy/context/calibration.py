@@ -404,7 +404,7 @@ def _tells_none(anchor: Anchor, raw: float, reported: float) -> bool:
 
 def _agrees(odd: int, was_reported: float, was_raw: float, reported: float, raw: float) -> bool:
     """Whether an odd answer is like the odd one before: of the same ratio, and reporting more where more was sent."""
-    if not odd:
+    if min(odd, was_reported, was_raw) <= 0:  # none, or one that another version stored without what it was
         return False
     grown, told = raw / was_raw, reported / was_reported
     is_still = abs(told - 1) < STILL <= abs(grown - 1)

@@ -363,6 +363,14 @@ def test_an_anchor_without_a_trail_is_expected_by_its_rate_and_begins_one() -> N
     assert follow(UNCALIBRATED, old, Report(11_000, 13_200), POLICY).trail == ((11_000, 13_200),)
 
 
+def test_an_odd_answer_that_another_version_remembered_without_its_numbers_is_none() -> None:
+    anchor = Anchor("", "", raw=2_000, reported=2_000, odd=2)
+    told = calibration.follow(UNCALIBRATED, anchor, Report(3_000, 30_000), POLICY)
+    assert (told.odd, told.odd_reported) == (1, 30_000)
+    known = calibration.learn(Calibration(odd=2), 3_000, 30_000, POLICY)
+    assert (known.odd, known.odd_reported) == (1, 30_000)
+
+
 PARTS = st.lists(st.tuples(st.integers(1, 10**6), st.floats(1e-3, 1e3)), min_size=1, max_size=20)
 
 
