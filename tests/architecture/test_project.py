@@ -213,7 +213,7 @@ def test_every_make_command_in_the_readme_exists(readme: str) -> None:
 
 
 def test_every_picture_in_the_readme_is_there_and_small(readme: str) -> None:
-    named = set(re.findall(r"docs/images/[\w-]+\.png", readme))
+    named = set(re.findall(r"docs/images/[\w-]+\.(?:png|svg)", readme))
     assert named == {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "images").iterdir()}
     for name in named:
         assert (ROOT / name).stat().st_size < 150_000, name
