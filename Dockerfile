@@ -16,7 +16,7 @@ RUN python -m venv --without-pip /opt/transom
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY proxy proxy
 RUN python -m pip --python /opt/transom/bin/python --no-cache-dir --disable-pip-version-check install \
-      --constraint requirements.lock '.[redis]'
+      --constraint requirements.lock '.[otel,redis]'
 
 FROM python:3.12-slim
 

@@ -365,6 +365,25 @@ def _names_socket(parts: SplitResult) -> bool:
 
 URL: Final = Kind(_read_url, is_quotable=False)
 
+
+def _read_collector(text: str) -> object:
+    url = text.strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        is_server = _names_host(parts) and not set("@?#") & set(url)
+    except ValueError:
+        is_server = False
+    is_plain = url.isprintable() and " " not in url
+    return url if is_server and is_plain else Wrong(_NO_COLLECTOR)
+
+
+_NO_COLLECTOR: Final = (
+    "is no base URL of a collector; write for example http://127.0.0.1:4318, without a credential, which belongs in"
+    " OTEL_EXPORTER_OTLP_HEADERS"
+)
+
+COLLECTOR: Final = Kind(_read_collector, is_quotable=False)
+
 _ADDRESS: Final = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})"
 )

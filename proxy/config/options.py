@@ -22,6 +22,7 @@ from proxy.config.values import (
     LogLevel,
     LogOptions,
     SideCalls,
+    Telemetry,
     Tenant,
     Tls,
     Upstream,
@@ -144,6 +145,29 @@ LOG: Final = Section(
             kinds.choice(LogFormat),
             "console for people, json for machines, auto for console on a terminal and json elsewhere.",
             "Take json where a collector reads a terminal.",
+        ),
+    ),
+)
+
+
+TELEMETRY: Final = Section(
+    "telemetry",
+    Telemetry,
+    "Traces of requests by OpenTelemetry, for which the package's extra otel has to be installed: counts and fixed"
+    " words, neither text nor keys.",
+    (
+        Option(
+            "otlp_endpoint",
+            kinds.COLLECTOR,
+            "Base URL of the collector that gets them, by OTLP over HTTP. Left out,"
+            " OTEL_EXPORTER_OTLP_ENDPOINT of the environment holds, and without that there are no traces.",
+            "Set it to see where the time of a request goes, among the spans of your other services.",
+        ),
+        Option(
+            "service_name",
+            kinds.NAME,
+            "The name under which they appear; OTEL_SERVICE_NAME of the environment holds where it is left out.",
+            "Set it to tell several proxies apart.",
         ),
     ),
 )
@@ -334,6 +358,7 @@ ROOT: Final = Section(
         ADMIN,
         TENANT,
         LOG,
+        TELEMETRY,
         SIDE_CALLS,
         DISCOVERY,
         CHECKPOINTS,
@@ -345,6 +370,14 @@ FLAGS: Final = MappingProxyType(
     {"listen": "listen", "upstream": "upstream.base_url", "store": "store", "window": "models[].window"}
 )
 """Command-line flags, and the option that each sets; a flag for models sets it in every rule."""
+
+VARIABLES: Final = MappingProxyType(
+    {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "telemetry.otlp_endpoint",
+        "OTEL_SERVICE_NAME": "telemetry.service_name",
+    }
+)
+"""Variables of the environment that others have named, and the option that each sets where nobody else does."""
 
 
 def walk(section: Section = ROOT, prefix: str = "") -> Iterator[tuple[str, Section, Option]]:

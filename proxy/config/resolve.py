@@ -1,8 +1,8 @@
 """File, environment and flags -> one frozen `Config`.
 
 Rules. All mistakes are found before any is raised, those of the file and those of the flags together. A flag wins over
-the file, the file over the defaults. The last rule of `models` matches everything, so that `describe` shows what holds
-for a model that the file does not name.
+the file, the file over the variables that others have named, those over the defaults. The last rule of `models` matches
+everything, so that `describe` shows what holds for a model that the file does not name.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,11 +12,12 @@ from typing import Any, Final
 from proxy.config.forms import Option, Section
 from proxy.config.kinds import Wrong
 from proxy.config.model_options import MODELS
-from proxy.config.options import FLAGS, ROOT, walk
+from proxy.config.options import FLAGS, ROOT, VARIABLES, walk
 from proxy.config.reader import Reading, quoted
 from proxy.config.values import ANY_MODEL, IN_MEMORY, Config, Flags, InvalidConfig, Mistake, ModelRule
 
 COMMAND_LINE: Final = "command line"
+ENVIRONMENT: Final = "environment"
 """What stands for the file in a mistake that is none of a file."""
 
 
@@ -24,6 +25,7 @@ def load(path: Path | None, flags: Flags, environ: Mapping[str, str]) -> Config:
     """The configuration of a file, or of the flags alone. Raises `InvalidConfig` with every mistake there is."""
     said = _said(flags)
     mistakes, values = _read(path, said, environ)
+    _add_variables(values, environ, mistakes)
     mistakes += [
         Mistake(COMMAND_LINE, None, f"--{flag}", value.problem)
         for flag, value in said.items()
@@ -52,6 +54,21 @@ def _given(flags: Flags) -> Iterator[tuple[str, str, str]]:
         text = getattr(flags, flag)
         if text is not None:
             yield flag, name, text
+
+
+def _add_variables(values: dict[str, Any], environ: Mapping[str, str], mistakes: list[Mistake]) -> None:
+    """Put in what the environment says of options that nobody else has set; an empty variable says nothing."""
+    options = {name: option for name, _, option in walk()}
+    for variable, name in VARIABLES.items():
+        section, _, option = name.rpartition(".")
+        text, target = environ.get(variable, ""), values.setdefault(section, {})
+        if not text or option in target:
+            continue
+        value = _flag_value(options[name], text)
+        if isinstance(value, Wrong):
+            mistakes.append(Mistake(ENVIRONMENT, None, variable, value.problem))
+        else:
+            target[option] = value
 
 
 def _flag_value(option: Option, text: str) -> Any:

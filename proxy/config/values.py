@@ -237,6 +237,14 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Traces of requests. otlp_endpoint: the base URL of the collector that gets them; None = there are none."""
+
+    otlp_endpoint: str | None = None
+    service_name: str = "transom"
+
+
+@dataclass(frozen=True, slots=True)
 class SideCalls:
     """The proxy's own requests for a summary. None = as the main call: its upstream, credential, model.
 
@@ -318,6 +326,7 @@ class Config:
     admin: Admin = Admin()
     tenant: Tenant = Tenant()
     log: LogOptions = LogOptions()
+    telemetry: Telemetry = Telemetry()
     side_calls: SideCalls = SideCalls()
     checkpoints: Checkpoints = Checkpoints()
     discovery: Discovery = Discovery()

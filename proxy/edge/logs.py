@@ -207,7 +207,7 @@ def adopted(log: FilteringBoundLogger) -> Iterator[None]:
             logger.propagate = propagate
 
 
-_LIBRARIES: Final = ("aiohttp", "asyncio")
+_LIBRARIES: Final = ("aiohttp", "asyncio", "opentelemetry")
 
 _FIXED_WORDS: Final = re.compile(r"[A-Za-z'.() ]*")
 

@@ -31,6 +31,7 @@ from proxy.edge.metrics import Added, Metrics
 from proxy.edge.readiness import Readiness
 from proxy.edge.sidecalls import Origin
 from proxy.edge.summaries import Summaries
+from proxy.edge.tracing import Tracing
 from proxy.edge.upstream import Reply, Upstream
 from proxy.edge.watch import Watch
 from proxy.errors import TransomError
@@ -204,7 +205,7 @@ class Surroundings:
 
     `clock` tells the loop's seconds, by which it wakes; some loops' stand still between their turns, so `stopwatch`
     tells those that something took. `deadline`: seconds that our own work on one request may take, all waiting for
-    others left out.
+    others left out. `tracing`: None where nothing is traced.
     """
 
     upstream: Upstream
@@ -223,6 +224,7 @@ class Surroundings:
     clock: Callable[[], float]
     stopwatch: Callable[[], float]
     deadline: float
+    tracing: Tracing | None = None
 
 
 class Performer:

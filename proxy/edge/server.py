@@ -81,6 +81,7 @@ class Server:
         self._windows = Windows(config, log)
         self._usual_policy = lru_cache(maxsize=1024)(config.policy_for)
         self._teller = Teller(log, around)
+        self._tracing = around.tracing
         self._explains = log.is_enabled_for(logging.DEBUG)
         self._unmanaged: set[str] = set()
 
@@ -267,8 +268,11 @@ class Server:
         who = f"{terms.tenant}:{request.model}"
         performer = Performer(self._around, visit.origin, received, visit.client, policy.calibration, who)
         visit.performer = performer
+        course = manage(request, terms)
+        if self._tracing is not None:
+            course = self._tracing.followed(course)
         with self._around.summaries.main_call():
-            verdict = await performer.run(manage(request, terms), began)
+            verdict = await performer.run(course, began)
         visit.upstream_status = verdict.status
         if not verdict.complete:
             visit.reason = "upstream_broke"
@@ -328,8 +332,9 @@ class Server:
         fields = headers.for_upstream(origin.fields, length=length, unencoded=annotates, key=key)
         url = headers.join(around.base, origin.path, origin.query)
         began = around.stopwatch()
+        call = around.upstream.call(visit.method, url, fields, body)
         try:
-            reply = await around.upstream.call(visit.method, url, fields, body)
+            reply = await (call if self._tracing is None else self._tracing.called(call))
         except TransomError as cause:
             if isinstance(visit.request.content.exception(), web.RequestPayloadError):
                 raise _bad_body(visit) from cause
@@ -340,7 +345,8 @@ class Server:
         try:
             rewrites = annotates and reply.status == 200 and not headers.is_encoded(reply.headers)
             tap = self._windows.annotator(self._tenant(visit)) if rewrites else None
-            if not await relay(reply, visit.client, added=added, tap=tap, rewrites=rewrites):
+            relaying = relay(reply, visit.client, added=added, tap=tap, rewrites=rewrites)
+            if not await (relaying if self._tracing is None else self._tracing.relayed(relaying)):
                 visit.reason = "upstream_broke"
         finally:
             reply.close()

@@ -34,7 +34,8 @@ from proxy.edge.questions import Questions
 from proxy.edge.readiness import Readiness
 from proxy.edge.server import LAST_SECOND, Parts, Server
 from proxy.edge.sidecalls import SideCaller
-from proxy.edge.summaries import Summaries
+from proxy.edge.summaries import Calls, Summaries
+from proxy.edge.tracing import Tracing, open_tracing
 from proxy.edge.upstream import Upstream
 from proxy.edge.watch import Watch
 from proxy.edge.workers import Worker
@@ -52,36 +53,56 @@ async def running(
 ) -> AsyncIterator[str]:
     """The proxy, listening; the URL it is reached at. Leaving lets running requests end within `grace` seconds.
 
-    `held` are sockets that listen already.
+    What of them is traced is sent in what is then left of that time. `held` are sockets that listen already.
     """
-    log = parts.log
-    with logs.adopted(log):
-        async with surroundings(config, parts) as around:
-            server = Server(config, around, log)
-            drain = partial(server.drain, grace)
+    clock = asyncio.get_running_loop().time
+    with logs.adopted(parts.log):
+        tracing, until = open_tracing(config.telemetry), clock()
+        try:
             async with (
-                _listening(config.listen, server.handle, drain, listeners.MAIN, held) as url,
-                _own_address(config, server, held) as own,
+                surroundings(config, parts, tracing) as around,
+                _serving(config, around, parts.log, grace, held) as url,
             ):
-                log.info("listening", url=url, upstream=config.upstream.base_url, **own)
-                _warn_of_unverified(config, log)
-                if lends_key(config):
-                    advice = "set auth.tokens, or listen on 127.0.0.1"
-                    log.warning("key_is_open_to_the_network", address=str(config.listen), advice=advice)
-                yield url
+                try:
+                    yield url
+                finally:
+                    until = clock() + grace
+        finally:
+            if tracing is not None:
+                await tracing.close(max(until - clock(), LAST_SECOND))
 
 
 @asynccontextmanager
-async def surroundings(config: Config, parts: Parts) -> AsyncIterator[Surroundings]:
+async def _serving(
+    config: Config, around: Surroundings, log: FilteringBoundLogger, grace: float, held: Held
+) -> AsyncIterator[str]:
+    server = Server(config, around, log)
+    drain = partial(server.drain, grace)
+    async with (
+        _listening(config.listen, server.handle, drain, listeners.MAIN, held) as url,
+        _own_address(config, server, held) as own,
+    ):
+        log.info("listening", url=url, upstream=config.upstream.base_url, **own)
+        _warn_of_unverified(config, log)
+        if lends_key(config):
+            advice = "set auth.tokens, or listen on 127.0.0.1"
+            log.warning("key_is_open_to_the_network", address=str(config.listen), advice=advice)
+        yield url
+
+
+@asynccontextmanager
+async def surroundings(
+    config: Config, parts: Parts, tracing: Tracing | None = None
+) -> AsyncIterator[Surroundings]:
     """What requests share, with an upstream that is not called before one of them does."""
     options = config.upstream
     timeouts = Timeouts(options.connect_timeout, options.idle_timeout)
     key = options.api_key.reveal() if options.api_key else ""
     base = Base.of(options.base_url)
     async with (
-        Upstream(timeouts, _way(config, base, options.tls)) as upstream,
+        Upstream(timeouts, _way(config, base, options.tls), tracing.marked if tracing else None) as upstream,
         _beside(config, timeouts, upstream) as aside,
-        _summaries(config, parts, aside, base, key) as summaries,
+        _summaries(config, parts, _side_calls(config, aside, base, key, tracing)) as summaries,
         _discovery(config, questions := Questions(upstream, base, key)) as discovery,
     ):
         clock = asyncio.get_running_loop().time
@@ -104,12 +125,13 @@ async def surroundings(config: Config, parts: Parts) -> AsyncIterator[Surroundin
             clock=clock,
             stopwatch=time.perf_counter,
             deadline=config.manage_deadline,
+            tracing=tracing,
         )
 
 
 @asynccontextmanager
 async def _beside(config: Config, timeouts: Timeouts, upstream: Upstream) -> AsyncIterator[Upstream]:
-    """Where side calls go: the upstream of the main calls, or one of their own."""
+    """Where side calls go: the upstream of the main calls, or one of their own, which hears of no client's trace."""
     base_url = config.side_calls.base_url
     if base_url is None:
         yield upstream
@@ -125,14 +147,16 @@ def _way(config: Config, base: Base, options: Tls) -> Way:
     return Way.of_environment(base.origin, secured) if config.upstream.trust_env else Way(tls=secured)
 
 
+def _side_calls(config: Config, aside: Upstream, base: Base, key: str, tracing: Tracing | None) -> Calls:
+    caller = SideCaller(aside, config.side_calls, base, key=key)
+    return caller if tracing is None else tracing.side_calls(caller)
+
+
 @asynccontextmanager
-async def _summaries(
-    config: Config, parts: Parts, upstream: Upstream, base: Base, key: str
-) -> AsyncIterator[Summaries]:
+async def _summaries(config: Config, parts: Parts, calls: Calls) -> AsyncIterator[Summaries]:
     """The owner of the side calls, for as long as there is an upstream."""
-    caller = SideCaller(upstream, config.side_calls, base, key=key)
     summaries = Summaries(
-        caller,
+        calls,
         parts.memories.keep,
         parts.log,
         note=parts.metrics.note_side_call,

@@ -1,6 +1,7 @@
 """Calls to an upstream, and their answers as they come.
 
-Rules. Nothing is added to a call, decoded, redirected or repeated but by this file's own rule: one repetition, on a
+Rules. Nothing is added to a call but the context of a trace, and nothing decoded, redirected or repeated but by this
+file's own rule: one repetition, on a
 fresh connection, when a reused one was found closed before the upstream said anything and nothing of the body is lost.
 Foreign errors leave as errors of ours, `from` their cause. Whoever gets a `Reply` closes it; a reply that was not read
 to its end takes its connection with it, so an upstream never goes on working for a client that left.
@@ -10,7 +11,7 @@ their own, and cost more than all else in a small call.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
@@ -147,10 +148,19 @@ class Reply:
 
 
 class Upstream:
-    """Calls to one base URL's host. To be used as `async with`, which opens and closes its connections."""
+    """Calls to one base URL's host. To be used as `async with`, which opens and closes its connections.
 
-    def __init__(self, timeouts: Timeouts, way: Way = DIRECT) -> None:
+    `mark` says what each call's fields become that belongs to a trace.
+    """
+
+    def __init__(
+        self,
+        timeouts: Timeouts,
+        way: Way = DIRECT,
+        mark: Callable[[RawHeaders], RawHeaders] | None = None,
+    ) -> None:
         self._idle = timeouts.idle
+        self._mark = mark
         self._connections = Connections(timeouts, way)
 
     async def __aenter__(self) -> Self:
@@ -167,6 +177,8 @@ class Upstream:
 
         Raises UpstreamUnreachable, UpstreamTimeout and UpstreamBroke.
         """
+        if self._mark is not None:
+            fields = self._mark(fields)
         call = _Call(method, url, fields, body, self._idle)
         taken = await self._taken(call, fresh=False)
         try:
@@ -186,6 +198,8 @@ class Upstream:
 
         Raises what `call` raises.
         """
+        if self._mark is not None:
+            fields = self._mark(fields)
         call = _Call("GET", url, fields, None, self._idle)
         reply = await call.on(await self._taken(call, fresh=True))
         if reply.status == 101 and not (reply.switched().upgraded and asks_for_websocket(reply.headers)):

@@ -20,6 +20,7 @@ from proxy.edge.ledger import Beginning
 from proxy.edge.metrics import Finished
 from proxy.edge.performer import Performer, Surroundings
 from proxy.edge.sidecalls import Origin
+from proxy.edge.tracing import MODEL, STATUS, Said, Span
 from proxy.edge.upstream import Upload
 from proxy.edge.watch import Seen
 from proxy.edge.windows import MODEL_CHARACTERS
@@ -43,6 +44,7 @@ class Visit:
     beginning  how its prompt begins, where it was answered
     plain      the body as it could be read, of a request that is managed
     conversation  its id in the ledger, or empty
+    span       its own, where requests are traced
     """
 
     request: web.BaseRequest
@@ -64,6 +66,7 @@ class Visit:
     beginning: Beginning | None = None
     plain: bytes = b""
     conversation: str = ""
+    span: Span | None = None
     spent: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -77,7 +80,7 @@ class Visit:
 
 
 class Teller:
-    """Tells the log, the metrics and whoever watches of each request."""
+    """Tells the log, the metrics, the trace and whoever watches of each request."""
 
     def __init__(self, log: FilteringBoundLogger, around: Surroundings) -> None:
         self._log = log
@@ -85,15 +88,20 @@ class Teller:
         self._watch = around.watch
         self._captures = around.captures
         self._stopwatch = around.stopwatch
+        self._tracing = around.tracing
 
     def begun(self, visit: Visit) -> None:
         """A request has come in; `ended` will hear of its end."""
         if not admin.is_own(visit.origin.path):
             self._metrics.begun()
+            if self._tracing is not None:
+                visit.span = self._tracing.request(visit.origin.fields)
 
     def ended(self, visit: Visit) -> None:
         """One event, and the metrics; of a managed request also the decision, where the log wants to know that."""
         path, seconds = visit.origin.path, self._stopwatch() - visit.began
+        if visit.span is not None:
+            _end(visit.span, visit, seconds)
         level = logging.DEBUG if admin.is_polled(path) else logging.INFO
         if self._log.is_enabled_for(level):
             self._log.log(level, "request", **_told_of(visit, seconds))
@@ -158,6 +166,8 @@ def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
         "bytes_out": client.sent_bytes,
         "seconds": round(seconds, 4),
     }
+    if visit.span is not None:
+        told["trace_id"] = visit.span.trace_id
     if verdict is not None:
         told |= _told_of_verdict(verdict)
     beside: dict[str, object] = {
@@ -173,6 +183,23 @@ def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
         "spent": {kind: round(took, 4) for kind, took in visit.spent.items()},
     }
     return told | {name: value for name, value in beside.items() if value}
+
+
+def _end(span: Span, visit: Visit, seconds: float) -> None:
+    """End a request's span with what the event says of it, but for what the client is free to word."""
+    told = _told_of(visit, seconds)
+    said: Said = {
+        f"transom.{name}": value
+        for name, value in told.items()
+        if name not in _NOT_TRACED and isinstance(value, str | bool | int | float)
+    }
+    status, model = visit.client.sent_status, visit.model[:MODEL_CHARACTERS]
+    span.say({**said, "http.request.method": visit.method, STATUS: status, MODEL: model or None})
+    span.end(failed=(status or 0) >= 500 or visit.reason == "upstream_broke")
+
+
+_NOT_TRACED: Final = frozenset({"path", "method", "status", "model", "seconds", "trace_id"})
+"""What a span says under other names, or must not say: a path is the client's text."""
 
 
 def _told_of_verdict(verdict: Verdict) -> dict[str, object]:

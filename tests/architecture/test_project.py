@@ -28,11 +28,13 @@ from tests.architecture._source import ROOT, imports_of, modules_under
 
 # Import names whose distribution is called otherwise, or that belong to another distribution's interface.
 DISTRIBUTIONS: Final[Mapping[str, str]] = MappingProxyType(
-    {"yaml": "pyyaml", "multidict": "aiohttp", "yarl": "aiohttp"}
+    {"yaml": "pyyaml", "multidict": "aiohttp", "yarl": "aiohttp", "opentelemetry": "opentelemetry-sdk"}
 )
 
 # Modules and rooms that need an extra, and which.
-EXTRAS: Final[Mapping[str, str]] = MappingProxyType({"proxy.demo": "demo", "proxy.stores.redis": "redis"})
+EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
+    {"proxy.demo": "demo", "proxy.edge.tracing": "otel", "proxy.stores.redis": "redis"}
+)
 
 # The licence's own text, as its publisher and every package of it have it.
 APACHE_2_0_SHA256: Final = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
@@ -133,7 +135,7 @@ def locked() -> Mapping[str, Version]:
 
 def test_the_lock_pins_every_dependency_within_its_bounds(project: dict[str, Any]) -> None:
     pins = locked()
-    for name, requirement in requirements(project, "demo", "redis", "servers", "dev").items():
+    for name, requirement in requirements(project, "demo", "otel", "redis", "servers", "dev").items():
         assert name in pins, f"{name} is missing from requirements.lock; run `make lock`"
         assert pins[name] in requirement.specifier, (
             f"requirements.lock has {name} {pins[name]}, not {requirement}"
