@@ -65,13 +65,6 @@ def test_an_upstream_on_the_command_line_suffices_and_all_else_has_its_default()
     assert config.models == (ModelRule("*", ModelPolicy()),)
 
 
-def test_b134_the_default_address_is_reachable_from_this_machine_alone() -> None:
-    config = load(None, Flags(upstream=URL), {})
-    assert str(config.listen) == "127.0.0.1:8787"
-    assert is_loopback(config.listen)
-    assert config.upstream.api_key is None
-
-
 def test_without_file_and_upstream_the_flag_is_called_missing() -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, NO_FLAGS, {})

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proxy.config import Address, Secret, describe
+from proxy.config import Address, Flags, Secret, describe, is_loopback, load
 from proxy.config.values import Admin, Auth
-from tests.config_files import NAME, UPSTREAM, mistakes, only_mistake, read
+from tests.config_files import NAME, UPSTREAM, URL, mistakes, only_mistake, read
 
 AUTH = f"{UPSTREAM}auth:\n"
 TOKEN = "swordfish"
@@ -112,3 +112,10 @@ def test_the_endpoints_of_our_own_have_an_address_and_names(folder: Path) -> Non
 def test_a_name_of_a_host_is_one_without_scheme_and_port(folder: Path, host: str) -> None:
     found = mistakes(folder, f"{UPSTREAM}admin:\n  hosts:\n    - '{host}'\n")
     assert ["is no name of a host" in each.problem for each in found] == [True]
+
+
+def test_b134_the_default_address_is_reachable_from_this_machine_alone() -> None:
+    config = load(None, Flags(upstream=URL), {})
+    assert str(config.listen) == "127.0.0.1:8787"
+    assert is_loopback(config.listen)
+    assert config.upstream.api_key is None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
 
 from proxy.context.budget import Window
 from proxy.context.calibration import CalibrationPolicy
@@ -31,7 +31,6 @@ from proxy.edge.metrics import Added, Metrics
 from proxy.edge.readiness import Readiness
 from proxy.edge.sidecalls import Origin
 from proxy.edge.summaries import Summaries
-from proxy.edge.tracing import Tracing
 from proxy.edge.upstream import Reply, Upstream
 from proxy.edge.watch import Watch
 from proxy.errors import TransomError
@@ -61,6 +60,9 @@ from proxy.exchange import (
     Verdict,
 )
 from proxy.wire.sse import Observer
+
+if TYPE_CHECKING:  # it is read only where requests are traced
+    from proxy.edge.tracing import Tracing
 
 T = TypeVar("T")
 
@@ -224,7 +226,7 @@ class Surroundings:
     clock: Callable[[], float]
     stopwatch: Callable[[], float]
     deadline: float
-    tracing: Tracing | None = None
+    tracing: "Tracing | None" = None
 
 
 class Performer:

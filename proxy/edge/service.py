@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
@@ -19,7 +19,7 @@ from aiohttp.web_protocol import _ErrInfo
 from structlog.typing import FilteringBoundLogger
 
 from proxy.config import Address, Config, SocketFile, tls
-from proxy.config.values import Tls, is_on_this_machine
+from proxy.config.values import Telemetry, Tls, is_on_this_machine
 from proxy.edge import listeners, logs
 from proxy.edge.captures import MOST_BYTES, Captures
 from proxy.edge.connections import LINE_BYTES, MOST_HEADERS, Timeouts, Way
@@ -35,11 +35,14 @@ from proxy.edge.readiness import Readiness
 from proxy.edge.server import LAST_SECOND, Parts, Server
 from proxy.edge.sidecalls import SideCaller
 from proxy.edge.summaries import Calls, Summaries
-from proxy.edge.tracing import Tracing, open_tracing
 from proxy.edge.upstream import Upstream
 from proxy.edge.watch import Watch
 from proxy.edge.workers import Worker
+from proxy.errors import ConfigError
 from proxy.wire import chat
+
+if TYPE_CHECKING:
+    from proxy.edge.tracing import Tracing
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -57,7 +60,7 @@ async def running(
     """
     clock = asyncio.get_running_loop().time
     with logs.adopted(parts.log):
-        tracing, until = open_tracing(config.telemetry), clock()
+        tracing, until = _tracing(config.telemetry), clock()
         try:
             async with (
                 surroundings(config, parts, tracing) as around,
@@ -70,6 +73,21 @@ async def running(
         finally:
             if tracing is not None:
                 await tracing.close(max(until - clock(), LAST_SECOND))
+
+
+def _tracing(options: Telemetry) -> "Tracing | None":
+    """What makes spans, where a collector is configured. Its libraries are an extra, and take their time to import."""
+    if options.otlp_endpoint is None:
+        return None
+    try:
+        from proxy.edge.tracing import open_tracing  # noqa: PLC0415
+    except ImportError as missing:
+        raise ConfigError(
+            "telemetry.otlp_endpoint: the packages of OpenTelemetry, which traces need, are not installed; install them"
+            " with: pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http\n"
+            "Without the option, and without OTEL_EXPORTER_OTLP_ENDPOINT in the environment, there are no traces."
+        ) from missing
+    return open_tracing(options.otlp_endpoint, options.service_name)
 
 
 @asynccontextmanager
@@ -92,7 +110,7 @@ async def _serving(
 
 @asynccontextmanager
 async def surroundings(
-    config: Config, parts: Parts, tracing: Tracing | None = None
+    config: Config, parts: Parts, tracing: "Tracing | None" = None
 ) -> AsyncIterator[Surroundings]:
     """What requests share, with an upstream that is not called before one of them does."""
     options = config.upstream
@@ -147,7 +165,7 @@ def _way(config: Config, base: Base, options: Tls) -> Way:
     return Way.of_environment(base.origin, secured) if config.upstream.trust_env else Way(tls=secured)
 
 
-def _side_calls(config: Config, aside: Upstream, base: Base, key: str, tracing: Tracing | None) -> Calls:
+def _side_calls(config: Config, aside: Upstream, base: Base, key: str, tracing: "Tracing | None") -> Calls:
     caller = SideCaller(aside, config.side_calls, base, key=key)
     return caller if tracing is None else tracing.side_calls(caller)
 

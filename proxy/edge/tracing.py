@@ -1,11 +1,11 @@
 """Traces by OpenTelemetry: a span for each request, and one for each step on its way, where a collector is configured.
 
 Rules. A span says counts, fixed words and names that are bounded: no content, no key, no path, and of an error nothing
-but that there was one. Without a collector nothing here is made: whoever would tell of a step has None in the place of
-a `Tracing`, and asks for no more than that. A span is the current one of its task until it ends, also for the tasks
-that are begun in between, and what goes to the upstream meanwhile carries its context in the place of the client's. A
-thread of the library's sends what has ended, out of a bounded queue; what cannot be sent is dropped, and no request
-waits for it or hears of it.
+but that there was one. Without a collector this file, whose libraries are an extra, is not even read: whoever would
+tell of a step has None in the place of a `Tracing`, and asks for no more than that. A span is the current one of its
+task until it ends, also for the tasks that are begun in between, and what goes to the upstream meanwhile carries its
+context in the place of the client's. A thread of the library's sends what has ended, out of a bounded queue; what
+cannot be sent is dropped, and no request waits for it or hears of it.
 """
 
 import asyncio
@@ -16,8 +16,14 @@ from contextlib import nullcontext, suppress
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeAlias
 
+from opentelemetry import context, trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
 from proxy import __version__
-from proxy.config.values import Telemetry
 from proxy.edge.headers import RawHeaders
 from proxy.edge.sidecalls import Answered, Origin
 from proxy.edge.summaries import Calls
@@ -46,23 +52,12 @@ from proxy.exchange import (
 )
 from proxy.wire.usage import Usage
 
-try:
-    from opentelemetry import context, trace
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ImportError:  # it is an extra
-    _IS_INSTALLED = False
-else:
-    _IS_INSTALLED = True
-
 Said: TypeAlias = Mapping[str, str | bool | int | float | None]
 """Attributes of a span; None is one that is left out."""
 
-STATUS: Final = "http.response.status_code"
-MODEL: Final = "gen_ai.request.model"
+_STATUS: Final = "http.response.status_code"
+_METHOD: Final = "http.request.method"
+_MODEL: Final = "gen_ai.request.model"
 _PROMPT: Final = "gen_ai.usage.input_tokens"
 _COMPLETION: Final = "gen_ai.usage.output_tokens"
 
@@ -94,7 +89,7 @@ class Span:
 
     __slots__ = ("_before", "_span")
 
-    def __init__(self, span: "trace.Span") -> None:
+    def __init__(self, span: trace.Span) -> None:
         self._span = span
         self._before = context.attach(trace.set_span_in_context(span))
 
@@ -116,6 +111,10 @@ class Span:
         """Add attributes."""
         self._span.set_attributes({name: value for name, value in said.items() if value is not None})
 
+    def say_asked(self, method: str, model: str, status: int | None) -> None:
+        """Add what was asked for and answered, by the names that all services share."""
+        self.say({_METHOD: method, _MODEL: model or None, _STATUS: status})
+
     def end(self, *, failed: bool = False) -> None:
         """End it; the task's span is the one that was before."""
         context.detach(self._before)
@@ -127,7 +126,7 @@ class Span:
 class Tracing:
     """Makes spans, and has them sent. `open_tracing` makes one; `close` ends its thread."""
 
-    def __init__(self, provider: "TracerProvider", exporter: "SpanExporter") -> None:
+    def __init__(self, provider: TracerProvider, exporter: SpanExporter) -> None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
         self._provider = provider
         self._exporter = exporter
@@ -169,7 +168,7 @@ class Tracing:
         """The same call to the upstream, for what is no exchange."""
         with self.span(UPSTREAM, calls=True) as span:
             reply = await call
-            span.say({STATUS: reply.status})
+            span.say({_STATUS: reply.status})
             return reply
 
     async def relayed(self, relaying: Awaitable[bool]) -> bool:
@@ -209,31 +208,22 @@ class Tracing:
             async with asyncio.timeout(seconds):
                 await done.wait()
         except TimeoutError:
-            logging.getLogger("opentelemetry").addHandler(
-                logging.NullHandler()
-            )  # nobody else listens from now on
+            # Nobody else listens from now on to what its thread says, which would go to standard error.
+            logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
             self._exporter.shutdown()
 
 
-def open_tracing(options: Telemetry) -> Tracing | None:
-    """What makes spans, and sends them to the configured collector; None where there is none. Raises `ConfigError`.
+def open_tracing(endpoint: str, service_name: str) -> Tracing:
+    """What makes spans, and sends them to the collector with this base URL. Raises `ConfigError`.
 
     Bounds of queue and batches, the timeout, fields for the collector, compression and the share of requests that are
     sampled are the library's own, and so are the variables of the environment that change them.
     """
-    if options.otlp_endpoint is None:
-        return None
-    if not _IS_INSTALLED:
-        raise ConfigError(
-            "telemetry.otlp_endpoint: the packages of OpenTelemetry, which traces need, are not installed; install them"
-            " with: pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http\n"
-            "Without the option, and without OTEL_EXPORTER_OTLP_ENDPOINT in the environment, there are no traces."
-        )
-    resource = Resource.create({"service.name": options.service_name, "service.version": __version__})
+    resource = Resource.create({"service.name": service_name, "service.version": __version__})
     try:
         # Nothing of ours waits for the interpreter's end: `close` is called before.
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        exporter = OTLPSpanExporter(options.otlp_endpoint.removesuffix(_AWAY) + _AWAY)
+        exporter = OTLPSpanExporter(endpoint.removesuffix(_AWAY) + _AWAY)
         return Tracing(provider, exporter)
     except ValueError as cause:
         raise ConfigError(
@@ -288,8 +278,8 @@ _OUTCOMES: Final[Mapping[type, Callable[[Any], Said]]] = MappingProxyType(
         Counted: lambda told: {"transom.tokens": told.tokens},
         Summarised: lambda told: {"transom.outcome": "used", **_used(told.usage)},
         SideCallFailed: lambda told: {"transom.outcome": told.reason, **_used(told.usage)},
-        Accepted: lambda told: {STATUS: told.status, "transom.refused": False},
-        Refused: lambda told: {STATUS: told.status, "transom.refused": True},
+        Accepted: lambda told: {_STATUS: told.status, "transom.refused": False},
+        Refused: lambda told: {_STATUS: told.status, "transom.refused": True},
         Relayed: lambda told: {"transom.complete": told.complete, **_used(told.usage)},
     }
 )

@@ -7,7 +7,7 @@ machines ask again and again at debug. Nothing is decided here.
 
 import logging
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
@@ -20,11 +20,13 @@ from proxy.edge.ledger import Beginning
 from proxy.edge.metrics import Finished
 from proxy.edge.performer import Performer, Surroundings
 from proxy.edge.sidecalls import Origin
-from proxy.edge.tracing import MODEL, STATUS, Said, Span
 from proxy.edge.upstream import Upload
 from proxy.edge.watch import Seen
 from proxy.edge.windows import MODEL_CHARACTERS
 from proxy.exchange import Decision, Verdict
+
+if TYPE_CHECKING:  # it is read only where requests are traced
+    from proxy.edge.tracing import Span
 
 _PATH_CHARACTERS: Final = 300
 """A path is the client's text; the log takes no more of it."""
@@ -66,7 +68,7 @@ class Visit:
     beginning: Beginning | None = None
     plain: bytes = b""
     conversation: str = ""
-    span: Span | None = None
+    span: "Span | None" = None
     spent: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -185,16 +187,17 @@ def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
     return told | {name: value for name, value in beside.items() if value}
 
 
-def _end(span: Span, visit: Visit, seconds: float) -> None:
+def _end(span: "Span", visit: Visit, seconds: float) -> None:
     """End a request's span with what the event says of it, but for what the client is free to word."""
     told = _told_of(visit, seconds)
-    said: Said = {
+    said = {
         f"transom.{name}": value
         for name, value in told.items()
         if name not in _NOT_TRACED and isinstance(value, str | bool | int | float)
     }
-    status, model = visit.client.sent_status, visit.model[:MODEL_CHARACTERS]
-    span.say({**said, "http.request.method": visit.method, STATUS: status, MODEL: model or None})
+    status = visit.client.sent_status
+    span.say(said)
+    span.say_asked(visit.method, visit.model[:MODEL_CHARACTERS], status)
     span.end(failed=(status or 0) >= 500 or visit.reason == "upstream_broke")
 
 

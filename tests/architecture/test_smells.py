@@ -273,10 +273,11 @@ def inner_imports(modules: Sequence[Module]) -> Iterator[Finding]:
 
 
 def _is_late_command(where: Module, node: ast.Import | ast.ImportFrom) -> bool:
-    """The composition root may fetch the demonstration when it is asked for, and the face of the stores the one with a
-    foreign client: those take a second and a fifth of one to import."""
+    """The composition root may fetch the demonstration when it is asked for, the face of the stores the one with a
+    foreign client, and the service the traces: those take a second and a fifth of one to import, or are extras."""
     late = {
         "proxy.__main__": ("proxy.demo",),
+        "proxy.edge.service": ("proxy.edge.tracing",),
         "proxy.stores": ("proxy.stores.redis", "proxy.stores.redis_missing"),
     }
     return isinstance(node, ast.ImportFrom) and node.module in late.get(where.name, ())
