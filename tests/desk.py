@@ -30,6 +30,7 @@ from proxy.exchange import (
     Memory,
     Order,
     Outcome,
+    Pause,
     Prepare,
     Question,
     Refused,
@@ -137,7 +138,7 @@ class Desk:
     def perform(self, command: Command) -> Outcome:
         """The outcome of one command."""
         match command:
-            case LookUp() | Discover() | Measure() | Count() | Compose():
+            case LookUp() | Discover() | Measure() | Count() | Compose() | Pause():
                 return self.find_out(command)
             case Ask(order=order):
                 self.waited_for += 1
@@ -169,6 +170,8 @@ class Desk:
                 return Counted(self.counted)
             case Compose(make=make):
                 return make()
+            case Pause():
+                return None
 
     def save(self, command: Save) -> Edits:
         """The edits that are there then."""

@@ -100,8 +100,7 @@ def test_mistakes_in_flags_and_file_are_told_together(folder: Path) -> None:
 EVERYTHING: Final = f"""\
 listen: localhost:9
 {UPSTREAM}
-store: redis://localhost
-workers: auto
+store: memory
 max_body: 64MiB
 manage_deadline: 2m
 capture: true
@@ -160,8 +159,6 @@ def test_the_file_wins_over_the_defaults(folder: Path) -> None:
     assert read(folder, EVERYTHING) == Config(
         listen=Address("localhost", 9),
         upstream=Upstream(URL),
-        store=StoreURL("redis://localhost"),
-        workers=0,
         max_body=64 * 2**20,
         manage_deadline=120.0,
         capture=True,

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from proxy.context import rawjson
+from proxy.context.steps import Steps, at_once
 
 TOOL_RESULTS = "TOOL_RESULTS"
 """Agents that speak a JSON protocol in plain chat send tool output as a user message with this beginning."""
@@ -90,12 +91,21 @@ class Message(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def digest(self) -> bytes:
         """16 bytes over what reaches the model; reasoning is left out, since some clients drop it on resend."""
+        return at_once(_digesting(self._identity))
+
+    @property
+    def _identity(self) -> Sequence[str]:
         calls = [field for call in self.calls for field in _identity(call)]
         media = [
             field for part in self.media for field in (part.kind, part.source, part.detail, str(part.after))
         ]
         counts = (str(len(calls)), str(len(media)))
-        return digest_of(self.role, self.text, self.refusal, self.name, self.answers, *counts, *calls, *media)
+        return (self.role, self.text, self.refusal, self.name, self.answers, *counts, *calls, *media)
+
+    def make_digest(self) -> Steps[None]:
+        """Have it made now, rather than when it is asked for."""
+        if "digest" not in vars(self):
+            vars(self)["digest"] = yield from _digesting(self._identity)
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -147,8 +157,7 @@ class Message(msgspec.Struct, frozen=True, dict=True):
         return self.kind is Kind.RESULT
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """The smallest run of messages that stays or goes together: `history[start:stop]`."""
 
     start: int
@@ -231,9 +240,22 @@ def conversation_of(messages: Sequence[Message]) -> Conversation:
 
 def digest_of(*fields: str) -> bytes:
     """16 bytes over texts; the length before each keeps ("ab", "c") and ("a", "bc") apart."""
+    return at_once(_digesting(fields))
+
+
+def _digesting(fields: Sequence[str]) -> Steps[bytes]:
     encoded = [field.encode("utf-8", "surrogatepass") for field in fields]
     framed = b"".join([len(data).to_bytes(8, "big") + data for data in encoded])
-    return hashlib.blake2b(framed, digest_size=16).digest()
+    if len(framed) <= _HASHED_AT_ONCE:
+        return hashlib.blake2b(framed, digest_size=16).digest()
+    state, whole = hashlib.blake2b(digest_size=16), memoryview(framed)
+    for start in range(0, len(framed), _HASHED_AT_ONCE):
+        yield
+        state.update(whole[start : start + _HASHED_AT_ONCE])
+    return state.digest()
+
+
+_HASHED_AT_ONCE: Final = 2**20
 
 
 def read_message(raw: bytes) -> Message:
@@ -327,15 +349,17 @@ def _parts(content: Sequence[object]) -> _Content:
     texts: list[str] = []
     media: list[Media] = []
     thoughts: list[str] = []
+    length = -1  # of the texts so far with a line feed between two; nothing stands before the first
     for part in content:
         match part_of(part):
             case Part.TEXT:
                 text = part if isinstance(part, str) else _text(_fields(part).get("text"))
                 texts += [text] if text else []
+                length += len(text) + 1 if text else 0
             case Part.THOUGHT:
                 thoughts.append(_thought(_fields(part)))
             case Part.MEDIA:
-                media.append(_media(_fields(part), after=len("\n".join(texts))))
+                media.append(_media(_fields(part), after=max(0, length)))
             case Part.NOTHING:
                 pass
     return _Content("\n".join(texts), tuple(media), "\n".join(thoughts))
@@ -407,7 +431,7 @@ def _text(value: object) -> str:
 def _rounds(history: Sequence[Message]) -> Iterator[Round]:
     start = 0
     while start < len(history):
-        stop = _end_of_round(history, start)
+        stop = _end_of_round(history, start) if history[start].is_assistant else start + 1
         yield Round(start, stop)
         start = stop
 
@@ -422,8 +446,10 @@ def _end_of_round(history: Sequence[Message], start: int) -> int:
     if not opener.is_assistant:
         return start + 1
     stop = start + 1
+    if stop == len(history) or history[stop].is_assistant:
+        return stop
     ids, names = {call.id for call in opener.calls}, {call.name for call in opener.calls}
-    for index in range(start + 1, len(history)):
+    for index in range(stop, len(history)):
         message = history[index]
         if message.is_assistant or (message.is_user and not opener.calls):
             break

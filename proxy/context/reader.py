@@ -15,10 +15,12 @@ import msgspec
 
 from proxy.context import rawjson
 from proxy.context.conversation import Conversation, Message, conversation_of, read_message
+from proxy.context.steps import AT_ONCE, Steps, at_once
 
 MOST_NEW_VALUES: Final = 200_000
-"""JSON values of messages that are decoded at once. Ten thousand messages have less than half, and one that is made to
-be slow costs ten microseconds."""
+MOST_VALUES_OF_ONE: Final = 10_000
+"""JSON values of messages that are new in a request, and of one message, which is decoded in one step. Ten thousand
+messages have less than half as many, and a value costs one to ten microseconds."""
 
 MOST_FOLLOWERS: Final = 512
 """Beginnings of messages that are known behind one other: of that many conversations with one system prompt."""
@@ -97,6 +99,8 @@ class Recognised(msgspec.Struct, frozen=True):
     head: bytes = b""
     stop: int = 0
     entries: Sequence[_Entry] = ()
+    messages: Sequence[Message] = ()
+    """Theirs: an entry may be let go of before this is read."""
 
     @property
     def start(self) -> int:
@@ -124,6 +128,7 @@ class Reader:
             return NOTHING_KNOWN
         position = stop = len(head)
         found: list[_Entry] = []
+        messages: list[Message] = []
         while (entry := entry.follower(body, position)) is not None:
             assert entry.message is not None
             separator = _SEPARATOR.match(body, position + len(entry.message.raw))
@@ -131,43 +136,63 @@ class Reader:
                 break
             position = stop = separator.end()
             found.append(entry)
-        return Recognised(head, stop, found) if found else NOTHING_KNOWN
+            messages.append(entry.message)
+        return Recognised(head, stop, found, messages) if found else NOTHING_KNOWN
 
     def read(
         self, raws: Sequence[bytes], known: Recognised = NOTHING_KNOWN, head: bytes = b""
     ) -> Conversation:
-        """The conversation of the messages that were recognised and the raw ones behind them.
+        """The same as `reading`, without a pause."""
+        return at_once(self.reading(raws, known, head))
+
+    def reading(
+        self, raws: Sequence[bytes], known: Recognised = NOTHING_KNOWN, head: bytes = b""
+    ) -> Steps[Conversation]:
+        """The conversation of the messages that were recognised and the raw ones behind them, with their digests.
 
         `head` is what stands before all of them in the body, to recognise the next by. Raises `rawjson.NotJSON` when a
         message cannot be decoded, `rawjson.TooManyValues` when too much is new.
         """
-        unseen = b",".join([raw for raw in raws if raw not in self._seen])
-        if rawjson.has_more_values(unseen, MOST_NEW_VALUES):
+        unseen = [raw for raw in raws if raw not in self._seen]
+        if any(rawjson.has_more_values(raw, MOST_VALUES_OF_ONE) for raw in unseen):
+            raise rawjson.TooManyValues("too many values in a message")
+        if rawjson.has_more_values(b",".join(unseen), MOST_NEW_VALUES):
             raise rawjson.TooManyValues("too many new values")
+        if sum(map(len, unseen)) > AT_ONCE:
+            yield
         for entry in known.entries:
             if entry.message is not None:
                 self._seen.move_to_end(entry.message.raw)
-        entries = [*known.entries, *map(self._entry, raws)]
-        messages = [entry.message for entry in entries if entry.message is not None]
+        entries, messages, weight = list(known.entries), list(known.messages), 0
+        for raw in raws:
+            entry, message = self._entry(raw)
+            entries.append(entry)
+            messages.append(message)
+            weight += _WEIGHT + len(raw)
+            if weight > AT_ONCE:
+                weight = 0
+                yield
+            yield from message.make_digest()
         while self._bytes > self._most_bytes:
             self._drop(*self._seen.popitem(last=False))
-        self._remember(entries, len(known.entries), head)
+        yield from self._remember(entries, len(known.entries), head)
         return conversation_of(messages)
 
-    def _entry(self, raw: bytes) -> _Entry:
+    def _entry(self, raw: bytes) -> tuple[_Entry, Message]:
         entry = self._seen.get(raw)
-        if entry is not None:
+        if entry is not None and entry.message is not None:
             self._seen.move_to_end(raw)
-            return entry
-        entry = self._seen[raw] = _Entry(read_message(raw))
+            return entry, entry.message
+        message = read_message(raw)
+        entry = self._seen[raw] = _Entry(message)
         self._bytes += _footprint(raw)
-        return entry
+        return entry, message
 
     def _drop(self, raw: bytes, entry: _Entry) -> None:
         self._bytes -= _footprint(raw)
         entry.forget()
 
-    def _remember(self, entries: Sequence[_Entry], known: int, head: bytes) -> None:
+    def _remember(self, entries: Sequence[_Entry], known: int, head: bytes) -> Steps[None]:
         """What follows what: the messages from `known` on are new behind those before them."""
         if not head or len(head) > LONGEST_HEAD or not entries:
             return
@@ -176,13 +201,21 @@ class Reader:
         if len(self._heads) > MOST_HEADS:
             self._heads.popitem(last=False)
         before = entries[known - 1] if known else root
-        if known and before.message is None:
-            return
-        for entry in entries[known:]:
-            if entry.message is None or not _ends_itself(entry.message.raw):
+        for number, entry in enumerate(entries[known:], start=1):
+            if (before.message is None and before is not root) or entry.message is None:
+                return  # let go, meanwhile or before
+            if not _ends_itself(entry.message.raw):
                 return
             before.follow(entry)
             before = entry
+            if number % _LINKS_AT_ONCE == 0:
+                yield
+
+
+_WEIGHT: Final = 2048
+"""What a message costs beside its bytes, in bytes."""
+
+_LINKS_AT_ONCE: Final = 1024
 
 
 def _ends_itself(raw: bytes) -> bool:

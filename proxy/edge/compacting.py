@@ -21,6 +21,7 @@ from proxy.exchange import (
     LookUp,
     Measure,
     Outcome,
+    Pause,
 )
 from proxy.exchange.compaction import Compacting
 from proxy.wire import chat
@@ -42,7 +43,7 @@ async def compacted(course: Compacting, around: Surroundings, origin: Origin, wh
 
 async def _perform(command: Command, around: Surroundings, origin: Origin, who: str) -> Outcome:
     match command:
-        case LookUp() | Measure() | Compose():
+        case LookUp() | Measure() | Compose() | Pause():
             return await answered(command, around.memories, around.tokenizer)
         case Discover(model=model):
             return Discovered(await around.discovery.window(who, model, origin))

@@ -3,6 +3,7 @@
 Rules. Only questions of an exchange are performed here, and those of them alone that the process itself can answer.
 """
 
+import asyncio
 from typing import assert_never
 
 from proxy.edge.performer import Measures, Remembers, aside
@@ -17,6 +18,7 @@ from proxy.exchange import (
     Measured,
     Measurement,
     Outcome,
+    Pause,
     Question,
 )
 from proxy.exchange.measurement import Measuring
@@ -48,5 +50,8 @@ async def answered(question: Question, memories: Remembers, tokenizer: Measures)
             return Discovered(None)
         case Count():
             return Counted(None)
+        case Pause():
+            await asyncio.sleep(0)
+            return None
         case _:
             assert_never(question)

@@ -50,6 +50,7 @@ from proxy.exchange import (
     Measured,
     Memory,
     Outcome,
+    Pause,
     Prepare,
     Question,
     Refused,
@@ -85,6 +86,7 @@ REASONS: Final[Mapping[type[Command], str]] = MappingProxyType(
         Measure: "measure",
         Count: "measure",
         Compose: "plan",
+        Pause: PLAN,
         Ask: "side_call",
         Prepare: "side_call",
         Save: "store",
@@ -98,7 +100,7 @@ REASONS: Final[Mapping[type[Command], str]] = MappingProxyType(
 INLINE_CHARACTERS: Final = 16_384
 """So many are read at once, in a millisecond or two."""
 
-OURS: Final = (LookUp, Measure, Compose, Save, Learn)
+OURS: Final = (LookUp, Measure, Compose, Save, Learn, Pause)
 """Commands that wait for nobody but ourselves; side calls, questions and calls have bounds of their own."""
 
 
@@ -335,7 +337,7 @@ class Performer:
 
     def _perform(self, command: Command) -> Coroutine[Any, Any, Outcome]:
         match command:
-            case LookUp() | Discover() | Measure() | Count() | Compose():
+            case LookUp() | Discover() | Measure() | Count() | Compose() | Pause():
                 return self._find_out(command)
             case Ask():
                 return self._around.summaries.get(
@@ -366,6 +368,8 @@ class Performer:
                 return self._count(question)
             case Compose(make=make, characters=characters):
                 return aside(make, characters)
+            case Pause():
+                return asyncio.sleep(0)
             case _:
                 assert_never(question)
 

@@ -31,6 +31,7 @@ from proxy.edge.measuring import measured
 from proxy.edge.metrics import Metrics
 from proxy.edge.performer import Measures, Overdue, Performer, Remembers, Surroundings, in_time
 from proxy.edge.sidecalls import Origin
+from proxy.edge.turns import in_turns
 from proxy.edge.upstream import Body, Reply, Upload, next_piece
 from proxy.edge.visit import Teller, Visit
 from proxy.edge.windows import MODEL_CHARACTERS, Windows
@@ -247,7 +248,7 @@ class Server:
         """The body as it can be read, and the request in it. Raises Undecodable and NotManaged."""
         codings = headers.codings(visit.origin.fields)
         received = await encodings.received(body, codings, self._config.max_body)
-        return received, chat.read(received.plain, self._reader)
+        return received, await in_turns(chat.reading(received.plain, self._reader))
 
     async def _manage(self, visit: Visit) -> None:
         visit.body = body = await self._whole_body(visit)

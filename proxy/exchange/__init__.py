@@ -16,6 +16,7 @@ from proxy.exchange.commands import (
     Memory,
     Order,
     Outcome,
+    Pause,
     Prepare,
     Question,
     Refused,
@@ -34,7 +35,7 @@ from proxy.exchange.verdict import Decision, SideCall, Terms, Verdict
 __all__ = [
     "Accepted", "Ask", "Command", "Compaction", "Compose", "Count", "Counted", "Decision", "Discover", "Discovered",
     "Exchange", "Learn",
-    "LookUp", "Measure", "Measured", "Measurement", "Memory", "Order", "Outcome", "Prepare", "Question",
+    "LookUp", "Measure", "Measured", "Measurement", "Memory", "Order", "Outcome", "Pause", "Prepare", "Question",
     "Refused", "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms",
     "Verdict", "compact", "manage", "measure",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ for from here. The client's numbers and the upstream's are calibrated tokens, th
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -24,11 +24,13 @@ from proxy.context.tokens import Size, request_size
 from proxy.exchange.changes import CACHE_KEY, Changes
 from proxy.exchange.commands import (
     NO_WINDOW,
+    PAUSE,
     Learn,
     Measured,
     Memory,
     Order,
     Outcome,
+    Pause,
     SideCallFailed,
     Summarised,
 )
@@ -98,17 +100,26 @@ NEAR_AT_FIRST = 0.3
 """Share of the trigger within which `count: auto` asks the upstream: in a conversation whose last count is known, and
 in one that is new."""
 
+LINKS_AT_ONCE = 2048
+"""Messages that are chained without a pause; each takes some three microseconds when it is new."""
+
 MOST_ANCHORS = 4
 """Conversations with one beginning whose counts are kept."""
 
 
-def sound(request: ChatRequest, terms: Terms) -> Sound:
+def sound(request: ChatRequest, terms: Terms) -> Generator[Pause, Outcome, Sound]:
     """The request as it will be planned, and the names of its history's prefixes."""
     conversation, repaired = request.conversation, 0
     if terms.policy.repair and terms.mode is Mode.MANAGE:
         conversation, repaired = repair(conversation, terms.policy.orphans)
-    seed = checkpoint.seed(terms.tenant, terms.upstream, request.model)
-    return Sound(request, conversation, checkpoint.chain(conversation.history, seed), seed.hex(), repaired)
+    link = seed = checkpoint.seed(terms.tenant, terms.upstream, request.model)
+    history, names = conversation.history, list[str]()
+    for start in range(0, len(history), LINKS_AT_ONCE):
+        if start:
+            yield PAUSE
+        names += checkpoint.chain(history[start : start + LINKS_AT_ONCE], link)
+        link = bytes.fromhex(names[-1])
+    return Sound(request, conversation, tuple(names), seed.hex(), repaired)
 
 
 def _remembering(count: Callable[[str], int]) -> Callable[[str], int]:
@@ -288,6 +299,21 @@ class Case:
             return False
         counted_raw, counted = self.counted
         return raw == counted_raw and reported > MISCOUNTED * counted + MISCOUNTED_BY
+
+    def looked_over(self) -> Generator[Pause, Outcome, None]:
+        """The passes over a long history that planning begins with, and a pause behind each."""
+        if len(self.chain) <= LINKS_AT_ONCE:
+            return
+        conversation = self.sound.conversation
+        found: Sequence[Callable[[], object]] = (
+            lambda: conversation.rounds,
+            lambda: conversation.safe_cuts,
+            lambda: self.limits,
+            lambda: self.situation,
+        )
+        for find in found:
+            find()
+            yield PAUSE
 
     # --- planning ---------------------------------------------------------------------------------------------
 

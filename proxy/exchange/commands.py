@@ -21,6 +21,14 @@ from proxy.wire.usage import Usage
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Let others have a turn: deciding takes its time. No outcome."""
+
+
+PAUSE = Pause()
+
+
 class LookUp(msgspec.Struct, frozen=True):
     """Find the newest checkpoint on this chain, and what was learned of the model. Outcome: `Memory`."""
 
@@ -237,7 +245,7 @@ class Compose:
     """What it reads, about."""
 
 
-Question = LookUp | Discover | Measure | Count | Compose
+Question = LookUp | Discover | Measure | Count | Compose | Pause
 """What only finds out."""
 
 Deed = Ask | Prepare | Save | Send | Relay | Learn

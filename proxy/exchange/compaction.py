@@ -74,7 +74,7 @@ def compact(request: ChatRequest, terms: Terms) -> Compacting:
     """The compaction of one request."""
     policy = replace(terms.policy, strategies=("summarize",), recall=RecallPolicy())
     terms = replace(terms, policy=policy, mode=Mode.MANAGE)
-    known = sound(request, terms)
+    known = yield from sound(request, terms)
     case = yield from all_known(known, terms, (yield from looked_up(known)))
     case, situation = _as_too_large(case)
     draft, edits = yield from _planned(case, situation)

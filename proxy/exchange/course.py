@@ -58,7 +58,7 @@ Exchange = Generator[Command, Outcome, Verdict]
 
 def manage(request: ChatRequest, terms: Terms) -> Exchange:
     """The exchange of one chat request. Raises `ContextOverflow` where the policy is to refuse."""
-    known = sound(request, terms)
+    known = yield from sound(request, terms)
     memory = yield from looked_up(known)
     window = small.window(known, terms, memory)
     if window is None:
@@ -113,6 +113,7 @@ def _counted_afterwards(case: Case, verdict: Verdict) -> Generator[Command, Outc
 def _conducted(case: Case, refused: tuple[bytes, Refused] | None = None) -> Exchange:
     """Planned and sent, again where a refusal teaches something; `refused` is a body that was, and with what."""
     request = case.request
+    yield from case.looked_over()
     going = yield from _prepared(case, case.begun(), 0)
     answer: Outcome = refused[1] if refused and refused[0] == going.body else None
     # What was refused otherwise was another prompt: it says nothing of this one.

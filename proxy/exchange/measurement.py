@@ -93,7 +93,7 @@ class Measurement:
 
 def measure(request: ChatRequest, terms: Terms) -> Measuring:
     """The measurement of one request."""
-    known = sound(request, terms)
+    known = yield from sound(request, terms)
     look = LookUp(request.model, known.chain, (), known.opening, known.who)
     memory = expect(Memory, (yield look))
     messages = known.conversation.messages

@@ -16,6 +16,7 @@ from proxy.context import rawjson
 from proxy.context.conversation import Conversation, read_message
 from proxy.context.rawjson import NotJSON, Span
 from proxy.context.reader import Reader, Recognised
+from proxy.context.steps import AT_ONCE, Steps, at_once
 from proxy.context.summary import Order
 from proxy.wire.usage import Usage, read_usage
 
@@ -96,20 +97,28 @@ def is_generating_path(path: str) -> bool:
 
 
 def read(body: bytes, reader: Reader) -> ChatRequest:
+    """The request in a body, read without a pause. Raises `NotManaged`."""
+    return at_once(reading(body, reader))
+
+
+def reading(body: bytes, reader: Reader) -> Steps[ChatRequest]:
     """The request in a body. Raises `NotManaged`."""
     try:
-        return _read(body, reader)
+        return (yield from _reading(body, reader))
     except rawjson.TooManyValues as cause:
         raise NotManaged("too_many_values") from cause
     except NotJSON as cause:
         raise NotManaged("not_json") from cause
 
 
-def _read(body: bytes, reader: Reader) -> ChatRequest:
+def _reading(body: bytes, reader: Reader) -> Steps[ChatRequest]:
     known = reader.recognise(body)
     rest = body[: known.start] + body[known.stop :] if known.entries else body
+    is_large = len(rest) > AT_ONCE
     if rawjson.has_more_values(rest, MOST_VALUES):
         raise rawjson.TooManyValues("too many values in all")
+    if is_large:
+        yield
     spans = rawjson.spans(rest, MOST_MEMBERS)
     fields = {span.key: rest[span.start : span.stop] for span in spans}
     if len(fields) < len(spans):
@@ -119,11 +128,15 @@ def _read(body: bytes, reader: Reader) -> ChatRequest:
         raise NotManaged("no_messages")
     if not all(rawjson.is_text(raw) for key, raw in fields.items() if key != "messages"):
         raise NotJSON("no UTF-8")  # of the messages each is decoded
+    if is_large:
+        yield
     messages = rawjson.elements(fields["messages"])
+    if is_large:
+        yield
     if len(known.entries) + len(messages) > MOST_MESSAGES:
         raise rawjson.TooManyValues("too many messages")
     head = known.head or body[: next(span.start for span in spans if span.key == "messages") + 1]
-    conversation = reader.read(messages, known, head)
+    conversation = yield from reader.reading(messages, known, head)
     return _request(body, _moved(spans, known), fields, conversation)
 
 

@@ -46,10 +46,10 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 )
 
 # Within `context`: planner -> strategies -> cuts -> pins -> situation -> summary, view -> edits, tokens -> conversation
-# -> rawjson. Pictures are sized for tokens. Budget, trail, clip and edits stand alone, calibration knows trails; the
-# policy's frozen values lie below whatever obeys them and know those at most. The invariants are for tests, so nothing
-# that serves may know them. What is carried and recalled is written when planning has ended.
-_MESSAGES: Final = frozenset({"conversation", "rawjson"})
+# -> rawjson, steps. Pictures are sized for tokens. Budget, trail, clip and edits stand alone, calibration knows trails;
+# the policy's frozen values lie below whatever obeys them and know those at most. The invariants are for tests, so
+# nothing that serves may know them. What is carried and recalled is written when planning has ended.
+_MESSAGES: Final = frozenset({"conversation", "rawjson", "steps"})
 _SIZES: Final = _MESSAGES | {"tokens", "pictures"}
 _SITUATION: Final = _SIZES | {"summary", "clip", "edits", "view", "policy", "budget"}
 _STEPS: Final = _SITUATION | {"situation", "pins", "cuts", "calibration"}
@@ -73,8 +73,9 @@ CONTEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "tokens": _MESSAGES | {"pictures"},
         "pictures": _MESSAGES,
         "invariants": _MESSAGES | {"edits"},
-        "conversation": frozenset({"rawjson"}),
+        "conversation": frozenset({"rawjson", "steps"}),
         "rawjson": frozenset(),
+        "steps": frozenset(),
         "policy": frozenset({"budget", "calibration", "edits"}),
         "edits": frozenset(),
         "clip": frozenset(),

@@ -132,17 +132,22 @@ def test_of_many_conversations_with_one_beginning_the_newest_are_recognised(begi
 
 
 def test_only_what_is_new_counts_against_the_values_that_are_decoded_at_once() -> None:
-    def message(name: str, values: int) -> bytes:
-        return b'{"role":"user","content":"%b","odd":[%b0]}' % (name.encode(), b"0," * values)
+    def messages(name: str, values: int) -> list[bytes]:
+        each = reader.MOST_VALUES_OF_ONE - 10
+        odd = b"0," * each
+        return [
+            b'{"role":"user","content":"%b%d","odd":[%b0]}' % (name.encode(), number, odd)
+            for number in range(values // each)
+        ]
 
     by, most = Reader(), reader.MOST_NEW_VALUES
-    first, second = message("a", most * 2 // 3), message("b", most * 2 // 3)
-    assert len(by.read([first]).history) == 1
-    assert len(by.read([first, second]).history) == 2
+    first, second = messages("a", most * 2 // 3), messages("b", most * 2 // 3)
+    assert len(by.read(first).history) == len(first)
+    assert len(by.read(first + second).history) == len(first + second)
     with pytest.raises(rawjson.TooManyValues):
-        by.read([first, second, message("c", most)])
+        by.read(first + second + messages("c", most * 4 // 3))
     with pytest.raises(rawjson.TooManyValues):
-        Reader().read([first, second])
+        Reader().read(first + second)
 
 
 def kept(by: Reader) -> int:

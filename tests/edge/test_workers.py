@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from proxy.config import Flags, describe, load
+from proxy.edge.workers import how_many
 from tests.conftest import ROOT
 from tests.edge import exposition
 from tests.edge.test_lifetime import until_refused
@@ -293,3 +295,12 @@ async def test_what_keeps_workers_from_beginning_is_told_in_one_line(
     (line,) = written.decode().splitlines()
     assert said in line
     assert process.returncode == status
+
+
+def test_auto_is_a_worker_for_each_core(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("upstream: {base_url: http://h/v1}\nstore: redis://localhost\nworkers: auto\n")
+    config = load(path, Flags(), {})
+    assert "workers: auto\n" in describe(config)
+    assert how_many(config.workers) == len(os.sched_getaffinity(0))
+    assert how_many(3) == 3
