@@ -81,7 +81,8 @@ sbom: ## write down what the product and its store for replicas are made of, as 
 	$(VENV)-sbom/tool/bin/python -m pip --disable-pip-version-check -qq --no-input install '$(SBOM)'
 	$(VENV)-sbom/tool/bin/python -m pip --python $(VENV)-sbom/product/bin/python --disable-pip-version-check -qq --no-input \
 	  install -c requirements.lock '.[redis]'
-	$(VENV)-sbom/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	sed "s/^dynamic = .*/version = \"$$($(VENV)-sbom/product/bin/transom --version | cut -d ' ' -f 2)\"/" pyproject.toml > $(VENV)-sbom/pyproject.toml
+	$(VENV)-sbom/tool/bin/cyclonedx-py environment --pyproject $(VENV)-sbom/pyproject.toml --output-reproducible \
 	  -o dist/transom.cdx.json $(VENV)-sbom/product/bin/python
 	rm -rf $(VENV)-sbom
 

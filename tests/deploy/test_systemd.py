@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from proxy.edge.service import GRACE
 from tests.conftest import ROOT
 from tests.deploy.checkers import configuration, program
 from tests.needs import lacks
@@ -68,7 +69,14 @@ def test_it_starts_the_console_script_with_the_configuration_that_is_told_of(
     assert service["ExecStart"] == ["/opt/transom/bin/transom serve --config /etc/transom/config.yaml"]
     assert "config.yaml /etc/transom/config.yaml" in UNIT.read_text(encoding="utf-8")
     assert service["RestartPreventExitStatus"] == ["2"]
-    assert service["TimeoutStopSec"] == ["45s"]
+
+
+def test_workers_are_told_to_end_by_their_parent_alone_and_have_their_time(
+    service: dict[str, list[str]],
+) -> None:
+    assert service["KillMode"] == ["mixed"], "a second SIGTERM ends a process at once"
+    [limit] = service["TimeoutStopSec"]
+    assert int(limit.removesuffix("s")) > GRACE
 
 
 def test_its_configuration_is_read_and_keeps_its_store_in_the_units_folder(
