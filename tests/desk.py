@@ -1,6 +1,7 @@
 """A scripted edge: performs an exchange's commands with values, and remembers which came."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -46,6 +47,12 @@ from proxy.exchange import (
 from proxy.exchange.commands import NO_WINDOW
 from proxy.wire import chat
 from proxy.wire.usage import Usage
+
+
+def about(order: Order) -> str:
+    """A word of what a summary is asked of, which no summary is without."""
+    return next(iter(re.findall(r"[^\W_]{4,}|[^\W_]{2}", order.given.shown)), "")
+
 
 GOES_ON = "(and so on, in as many words as it takes)"
 
@@ -197,11 +204,11 @@ class Desk:
     def summarise(self, order: Order) -> Outcome:
         """What the real edge does: makes the call, judges the answer, and stores a summary that passes."""
         self.side_calls += 1
-        self.last_order_characters = order.source_characters
+        self.last_order_characters = order.given.characters
         given = self.answer_to(order)
         if isinstance(given, SideCallFailed):
             return given
-        judged = summary.accept(given, order.source_characters)
+        judged = summary.accept(given, order.given)
         if isinstance(judged, summary.Rejected):
             return SideCallFailed(judged.reason)
         self.stored[order.key] = judged
@@ -210,7 +217,8 @@ class Desk:
     def answer_to(self, order: Order) -> str | SideCallFailed:
         """The summary model's answer; a text goes on for as long as a summary has at least."""
         given = self.summaries[min(self.side_calls, len(self.summaries)) - 1]
-        return f"{given} {GOES_ON}" if isinstance(given, str) and given and given[0] != "<" else given
+        says = isinstance(given, str) and given and given[0] != "<"
+        return f"{given} {GOES_ON} {about(order)}" if says else given
 
     def learn(self, command: Learn) -> None:
         self.refuses_usage |= command.refuses_usage

@@ -119,3 +119,12 @@ def test_b134_the_default_address_is_reachable_from_this_machine_alone() -> None
     assert str(config.listen) == "127.0.0.1:8787"
     assert is_loopback(config.listen)
     assert config.upstream.api_key is None
+
+
+def test_a_file_of_instructions_is_read_with_the_configuration(folder: Path) -> None:
+    (file := folder / "prompt.txt").write_text("\ufeffSum up.\n", encoding="utf-8")
+    text = f"{UPSTREAM}side_calls:\n  prompt_file: "
+    assert read(folder, f"{text}{file}\n").side_calls.prompt == "Sum up."
+    file.write_text(" \n", encoding="utf-8")
+    assert "is empty" in only_mistake(folder, f"{text}{file}\n").problem
+    assert "cannot be read" in only_mistake(folder, f"{text}{file}.txt\n").problem

@@ -175,6 +175,8 @@ def test_what_the_example_switches_off_is_a_valid_value(
     }
     tokens = tmp_path / "tokens.txt"
     tokens.write_text("made-up-as-well\n", encoding="utf-8")
+    (prompt := tmp_path / "prompt.txt").write_text("Sum up.", encoding="utf-8")
+    environ |= {"SUMMARY_PROMPT_FILE": str(prompt)}
     environ |= {"SUMMARY_API_KEY": "made-up", "TENANT_SECRET": "made-up-too", "TOKENS_FILE": str(tokens)}
     config = load(path, Flags(), environ)
     assert [name for name, shown in example.items() if shown.is_off]

@@ -42,7 +42,7 @@ def shown_in(order: Any) -> str:
     return text
 
 
-@pytest.mark.parametrize(("window", "calls"), [(3000, 4), (6000, 2), (40_000, 1)])
+@pytest.mark.parametrize(("window", "calls"), [(3600, 4), (6000, 2), (40_000, 1)])
 def test_a_history_beyond_the_summarisers_window_is_summarised_in_parts_without_losing_its_middle(
     window: int, calls: int
 ) -> None:
@@ -64,3 +64,32 @@ def test_a_part_that_fails_leaves_what_was_summarised_before_it() -> None:
     verdict = desk.run(request(*long_talk(60), {"role": "user", "content": "And now?"}))
     assert [call.outcome for call in verdict.side_calls] == ["used", "timeout"]
     assert "a first part" in desk.sent[-1].decode()
+
+
+@pytest.mark.parametrize("turns", [20, 60, 200])
+@pytest.mark.parametrize("window", [2000, 8000, 200_000])
+def test_b23_the_limit_of_a_side_call_is_a_fixed_one_and_never_the_free_space(
+    turns: int, window: int
+) -> None:
+    desk = Desk(replace(POLICY, window=window, summary=SummaryPolicy(max_tokens=700, prepare_at=0)))
+    desk.run(request(*long_talk(turns * window // 2000), max_tokens=100))
+    limits = {order["max_tokens"] for order in desk.asked}
+    assert limits <= {min(700, window // 8)}
+
+
+def test_the_instructions_of_a_file_give_way_to_those_of_the_model() -> None:
+    @dataclass
+    class Told(Desk):
+        @property
+        def terms(self) -> Terms:
+            return replace(
+                super().terms, summary_prompt="FROM THE FILE, {words} words. {update}", streams=True
+            )
+
+    desk = Told(POLICY)
+    desk.run(request(*long_talk(60)))
+    assert desk.asked[0]["messages"][0]["content"] == "FROM THE FILE, 375 words. "
+    assert desk.asked[0]["stream_options"] == {"include_usage": True}
+    own = Told(replace(POLICY, summary=SummaryPolicy(prompt="OF THE MODEL")))
+    own.run(request(*long_talk(60)))
+    assert own.asked[0]["messages"][0]["content"] == "OF THE MODEL"

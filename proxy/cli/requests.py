@@ -70,6 +70,8 @@ def terms(request: ChatRequest, config: Config, tokenizer: Measures) -> Terms:
         tenant=hashlib.blake2b(b"", digest_size=16).hexdigest(),
         count=partial(tokenizer.count, encoding=encoding_for(request.model)),
         summary_model=summary_model,
+        summary_prompt=config.side_calls.prompt,
+        streams=config.side_calls.stream,
         summary_window=config.policy_for(summary_model).window if summary_model else None,
         reasoning_effort=config.side_calls.reasoning_effort or "",
     )

@@ -14,6 +14,7 @@ from proxy.config import kinds, tls
 from proxy.config.access import ADMIN, AUTH
 from proxy.config.forms import Option, Section
 from proxy.config.model_options import MODELS
+from proxy.config.prompt_file import PROMPT_FILE
 from proxy.config.values import (
     Checkpoints,
     Config,
@@ -220,6 +221,26 @@ SIDE_CALLS: Final = Section(
             kinds.NAME,
             "Sent with side calls as it is; left out, nothing is sent.",
             "Set it low for a model that thinks too long over a summary.",
+        ),
+        Option(
+            "stream",
+            kinds.SWITCH,
+            "Whether the summary is asked for as a stream, which no gateway takes for an idle connection.",
+            "Set it to false for a server that cannot stream.",
+        ),
+        Option(
+            "stall",
+            kinds.DURATION,
+            "How long such a stream may be silent once it has begun; then the call is tried again.",
+            "Raise it for a server that pauses between words.",
+        ),
+        Option(
+            "prompt_file",
+            PROMPT_FILE,
+            "A file with the instructions to the model that writes the summaries, in place of the built-in ones; in it"
+            " {words} becomes their length, {update} what is said of an earlier one. A model's summary.prompt goes"
+            " first.",
+            "Set it when your field needs other things remembered.",
         ),
         TLS,
     ),

@@ -192,6 +192,17 @@ class TokensFile:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptFile:
+    """A file of instructions, as it was when the configuration was read; it shows its path alone."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
 class Auth:
     """Who may use the proxy: whoever holds one of these tokens, and everybody where there are none."""
 
@@ -252,6 +263,8 @@ class SideCalls:
     attempts          tries within the deadline
     base_url, api_key with a base_url of its own a side call carries this api_key or none, never the client's
     reasoning_effort  sent as it is; None = not sent
+    stream            whether a stream is asked for, which gateways do not take for idle
+    stall             seconds that a stream may be silent once it has begun
     """
 
     deadline: float = 30.0
@@ -260,7 +273,15 @@ class SideCalls:
     api_key: Secret | None = None
     model: str | None = None
     reasoning_effort: str | None = None
+    stream: bool = True
+    stall: float = 15.0
+    prompt_file: PromptFile | None = None
     tls: Tls = Tls()
+
+    @property
+    def prompt(self) -> str:
+        """The instructions in the file, empty where there is none."""
+        return self.prompt_file.text if self.prompt_file else ""
 
 
 @dataclass(frozen=True, slots=True)

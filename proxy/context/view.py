@@ -329,7 +329,7 @@ def _block_lines(conversation: Conversation, cut: Cut) -> Iterator[str]:
     if task in cut.carried:
         yield from _carried_lines(conversation, task, "The first user message of this conversation")
     if cut.summary:
-        yield f"[Summary of {cut.summarised} earlier messages of this conversation:]"
+        yield f"[Summary of {cut.summarised} earlier messages of this conversation, as background:]"
         yield _defanged(cut.summary)
         yield "[End of the summary.]"
     if cut.notice:

@@ -299,6 +299,8 @@ class Server:
             count=partial(self._around.tokenizer.count, encoding=encoding_for(request.model)),
             summary_model=summary_model,
             summary_window=self._policy_for(summary_model).window if summary_model else None,
+            summary_prompt=self._config.side_calls.prompt,
+            streams=self._config.side_calls.stream,
             reasoning_effort=self._config.side_calls.reasoning_effort or "",
             told=None if policy.window else self._around.discovery.known(f"{tenant}:{request.model}"),
             explains=self._explains,

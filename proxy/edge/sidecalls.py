@@ -7,6 +7,7 @@ Usage is reported also when the answer is of no use. Whether a text is a good su
 """
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,9 @@ from proxy.wire.usage import Usage
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """The longest answer that is read; a summary has a few thousand bytes, its reasoning perhaps a hundred thousand."""
+
+_MOST_SHAPES: Final = 2
+"""A side call is written anew for an upstream that takes no system message or no stream options."""
 
 _PAUSE: Final = 0.5
 """Seconds before the second try, twice that before the third, where the upstream does not say how long."""
@@ -73,10 +77,12 @@ class SideCaller:
             async with asyncio.timeout_at(deadline):
                 for attempt in range(1, self._options.attempts + 1):
                     outcome = await self._try(origin, body)
-                    if isinstance(outcome, _RefusesSystem):
-                        body = chat.without_system(body)
+                    for _ in range(_MOST_SHAPES):
+                        if not isinstance(outcome, _Reshaped):
+                            break
+                        body = outcome.body
                         outcome = await self._try(origin, body)
-                    if isinstance(outcome, _RefusesSystem):
+                    if isinstance(outcome, _Reshaped):
                         return SideCallFailed(outcome.reason)
                     if not isinstance(outcome, _Retry):
                         return outcome
@@ -106,9 +112,7 @@ class SideCaller:
             fields = headers.for_side_call(origin.fields, key=self._key)
         return _Target(headers.join(self._main, origin.path, origin.query), (*fields, *own))
 
-    async def _try(
-        self, origin: Origin, body: bytes
-    ) -> "Answered | SideCallFailed | _Retry | _RefusesSystem":
+    async def _try(self, origin: Origin, body: bytes) -> "Answered | SideCallFailed | _Retry | _Reshaped":
         target = self._target(origin, len(body))
         try:
             reply = await self._upstream.call("POST", target.url, target.fields, body)
@@ -117,14 +121,17 @@ class SideCaller:
         except TransomError:
             return _Retry("unreachable")
         try:
-            is_shape = reply.status in chat.SHAPE_REFUSALS
-            if is_shape and chat.refuses_system(reply.status, await reply.chunk()):
-                return _RefusesSystem(f"status_{reply.status}")
+            if reply.status in chat.SHAPE_REFUSALS:
+                refusal = await reply.chunk()
+                if (other := _reshaped(body, reply.status, refusal)) is not None:
+                    return _Reshaped(f"status_{reply.status}", other)
+                if chat.refuses_system(reply.status, refusal):
+                    return SideCallFailed(f"status_{reply.status}")
             if reply.status == 429 or reply.status >= 500:
                 return _Retry(f"status_{reply.status}", _retry_after(reply.headers))
             if not 200 <= reply.status < 300:
                 return SideCallFailed(f"status_{reply.status}")
-            return await _read(reply)
+            return await _read(reply, self._options.stall)
         except UpstreamTimeout:
             return _Retry("timeout")
         except TransomError:
@@ -134,10 +141,19 @@ class SideCaller:
 
 
 @dataclass(frozen=True, slots=True)
-class _RefusesSystem:
-    """Worth another try without a system message."""
+class _Reshaped:
+    """Worth another try with this body, which leaves out what the upstream does not take."""
 
     reason: str
+    body: bytes
+
+
+def _reshaped(body: bytes, status: int, refusal: bytes) -> bytes | None:
+    """The body without what a refusal complains of; None where it is something else."""
+    if b'"stream_options"' in body and chat.refuses_usage(status, refusal):
+        return chat.without_usage(body)
+    has_system = b'"role":"system"' in body
+    return chat.without_system(body) if has_system and chat.refuses_system(status, refusal) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +164,19 @@ class _Retry:
     after: float | None = None
 
 
-async def _read(reply: Reply) -> Answered | SideCallFailed:
+async def _read(reply: Reply, stall: float) -> Answered | SideCallFailed | _Retry:
+    """The answer. Once a stream has begun to speak, it may be silent for `stall` seconds at most."""
+    is_stream = b"event-stream" in (headers.find(reply.headers, b"content-type") or b"").lower()
     pieces: list[bytes] = []
-    size = 0
-    while piece := await reply.chunk():
+    size, speaks = 0, False
+    while True:
+        piece = await _in_time(reply.chunk(), stall if speaks else None)
+        if piece is None:
+            return _Retry("stalled")
+        if not piece:
+            break
         pieces.append(piece)
+        speaks = speaks or (is_stream and not piece.startswith(b":"))
         size += len(piece)
         if size > MOST_BYTES:
             return SideCallFailed("too_long")
@@ -161,14 +185,28 @@ async def _read(reply: Reply) -> Answered | SideCallFailed:
         body = await encodings.decoded(b"".join(pieces), codings, answer_bound(MOST_BYTES))
     except Undecodable:
         return SideCallFailed("encoded")
-    answer = chat.read_answer(body)
+    answer = chat.read_stream(body) if is_stream else chat.read_answer(body)
     if answer is None:
-        return SideCallFailed("not_json", chat.usage_of(body))
+        return SideCallFailed("not_json", None if is_stream else chat.usage_of(body))
     if answer.finish_reason == "content_filter":
         return SideCallFailed("content_filter", answer.usage)
-    if answer.text.strip():
-        return Answered(answer.text, answer.usage)
-    return SideCallFailed("tool_call" if answer.has_calls else "empty", answer.usage)
+    if answer.has_calls:
+        return SideCallFailed("tool_call", answer.usage)
+    return (
+        Answered(answer.text, answer.usage) if answer.text.strip() else SideCallFailed("empty", answer.usage)
+    )
+
+
+async def _in_time(piece: Coroutine[None, None, bytes], seconds: float | None) -> bytes | None:
+    """What comes within so many seconds, None when nothing does."""
+    silence = asyncio.timeout(seconds)
+    try:
+        async with silence:
+            return await piece
+    except TimeoutError:
+        if not silence.expired():
+            raise
+        return None
 
 
 def _retry_after(fields: RawHeaders) -> float | None:

@@ -280,7 +280,7 @@ class Summaries:
 def _judged(answer: Answered | SideCallFailed, order: Order) -> Outcome:
     if isinstance(answer, SideCallFailed):
         return answer
-    text = summary.accept(answer.text, order.source_characters)
+    text = summary.accept(answer.text, order.given)
     if isinstance(text, summary.Rejected):
         return SideCallFailed(text.reason, answer.usage)
     return Summarised(order.key, text, answer.usage)

@@ -14,6 +14,7 @@ from proxy.context.budget import Window
 from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration
 from proxy.context.conversation import Message
 from proxy.context.edits import Edits
+from proxy.context.summary import Given
 from proxy.context.tokens import Size
 from proxy.exchange.verdict import Verdict
 from proxy.wire.usage import Usage
@@ -115,11 +116,11 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A side call for the summary of the prefix that `key` names; an answer must be shorter than its source."""
+    """A side call for the summary of the prefix that `key` names; its answer is held against what was given."""
 
     key: str
     body: bytes
-    source_characters: int
+    given: Given
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from proxy.context import cuts, summary, transcript
 from proxy.context.clip import clip
 from proxy.context.situation import NeedSummary, Situation
+from proxy.context.summary import Given
 from proxy.context.transcript import Source
 from proxy.exchange.commands import Order
 from proxy.exchange.verdict import Terms
@@ -50,7 +51,11 @@ class Orders:
         `chain` names the prefixes of the history, `calls` how many may still be made for this request.
         """
         policy = self.terms.policy.summary
-        system = summary.instructions(policy.prompt, int(self.most_tokens * summary.WORDS_PER_TOKEN))
+        system = summary.instructions(
+            policy.prompt or self.terms.summary_prompt,
+            int(self.most_tokens * summary.WORDS_PER_TOKEN),
+            need.previous,
+        )
         room = self._room(system + need.previous, situation)
         source = Source(
             situation.conversation.history[need.start : need.stop], situation.sizes[need.start : need.stop]
@@ -69,9 +74,13 @@ class Orders:
             max_tokens=self.most_tokens,
             limit_name="" if self.terms.summary_model else self.request.output_limit_name,
             reasoning_effort=self.terms.reasoning_effort,
+            stream=self.terms.streams,
         )
         key = chain[need.start + len(source.messages) - 1]
-        return Order(key, body, source.characters + len(need.previous))
+        given = Given(
+            source.characters + len(need.previous), texts.shown + need.previous, system, need.previous
+        )
+        return Order(key, body, given)
 
     def _room(self, beside: str, situation: Situation) -> float | None:
         """Tokens for a transcript in the window of the model that summarises; None where that is unknown."""

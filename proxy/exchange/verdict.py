@@ -19,7 +19,7 @@ class Terms:
     """What is fixed for one request. `tenant` is a digest of the credential, `count` counts short texts.
 
     `told` is what the upstream is known to tell of the window without being asked once more. `explains`: the verdict
-    shall hold the decision, which costs time.
+    shall hold the decision, which costs time. `streams`: side calls ask for a stream.
     """
 
     policy: ModelPolicy
@@ -29,6 +29,8 @@ class Terms:
     count: Callable[[str], int]
     summary_model: str = ""
     summary_window: int | None = None
+    summary_prompt: str = ""
+    streams: bool = False
     reasoning_effort: str = ""
     told: Window | None = None
     explains: bool = False

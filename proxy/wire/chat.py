@@ -237,6 +237,7 @@ def side_call(
     max_tokens: int,
     limit_name: str,
     reasoning_effort: str = "",
+    stream: bool = False,
 ) -> bytes:
     """The body of a side call: two messages, the output limit, the configured effort; nothing else of the client's."""
     messages: Sequence[Mapping[str, str]] = (
@@ -246,7 +247,10 @@ def side_call(
     name = limit_name or _limit_name(model)
     effort = {"reasoning_effort": reasoning_effort} if reasoning_effort else {}
     named = {"model": model} if model else {}  # some servers have one model and ask for no name
-    return rawjson.encode({**named, "messages": messages, name: max_tokens, "stream": False, **effort})
+    streamed: dict[str, object] = {"stream": stream}
+    if stream:
+        streamed["stream_options"] = {"include_usage": True}
+    return rawjson.encode({**named, "messages": messages, name: max_tokens, **streamed, **effort})
 
 
 SHAPE_REFUSALS: Final = frozenset({400, 422, 500})
@@ -266,6 +270,11 @@ def without_system(side_call: bytes) -> bytes:
     return rawjson.replace(side_call, {"messages": rawjson.encode(merged)})
 
 
+def without_usage(side_call: bytes) -> bytes:
+    """A side call for an upstream that refuses `stream_options`."""
+    return rawjson.remove(side_call, "stream_options")
+
+
 def _limit_name(model: str) -> str:
     plain = model.rsplit("/", 1)[-1]
     return OUTPUT_LIMITS[0] if plain.startswith(NEEDS_COMPLETION_LIMIT) else OUTPUT_LIMITS[1]
@@ -277,11 +286,41 @@ def read_answer(body: bytes) -> Answer | None:
         fields = rawjson.value(body)
     except NotJSON:
         return None
+    return _first_choice(fields, "message")
+
+
+def read_stream(body: bytes) -> Answer | None:
+    """The same of a whole stream, whose pieces are put together; None where an event is an error or no JSON."""
+    text, has_calls, finish, usage = "", False, "", None
+    found = [event for event in map(_event_data, _EVENT_END.split(body)) if event and event != b"[DONE]"]
+    for data in found:
+        try:
+            fields = rawjson.value(data)
+        except NotJSON:
+            return None
+        if not isinstance(fields, dict) or fields.get("error"):
+            return None
+        usage = read_usage(fields.get("usage")) or usage
+        if (piece := _first_choice(fields, "delta")) is not None:
+            text, has_calls = text + piece.text, has_calls or piece.has_calls
+            finish = piece.finish_reason or finish
+    return Answer(text, has_calls, finish, usage) if found else None
+
+
+_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+
+def _event_data(event: bytes) -> bytes:
+    lines = (line for line in event.splitlines() if line.startswith(b"data:"))
+    return b"\n".join(line[5:].strip() for line in lines)
+
+
+def _first_choice(fields: object, name: str) -> Answer | None:
     choices = fields.get("choices") if isinstance(fields, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return None
     choice = cast(dict[str, object], choices[0])
-    message, finish = choice.get("message"), choice.get("finish_reason")
+    message, finish = choice.get(name), choice.get("finish_reason")
     reading = read_message(rawjson.encode(message))
     usage = read_usage(cast(dict[str, object], fields).get("usage"))
     return Answer(reading.text, bool(reading.calls), finish if isinstance(finish, str) else "", usage)

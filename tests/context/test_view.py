@@ -38,7 +38,7 @@ def test_b11_a_cut_before_a_user_message_merges_the_block_into_it() -> None:
     view = apply(read(TALK), Edits(Cut(2, "SUM", 2)))
     assert texts(view) == [
         "s",
-        "[Summary of 2 earlier messages of this conversation:]\nSUM\n[End of the summary.]\nsecond",
+        "[Summary of 2 earlier messages of this conversation, as background:]\nSUM\n[End of the summary.]\nsecond",
         "a2",
         "third",
     ]
@@ -50,7 +50,7 @@ def test_b10_a_cut_before_an_assistant_message_puts_the_block_behind_the_newest_
     assert texts(view)[1] == (
         "second\n"
         "[The first user message of this conversation, verbatim:]\ntask\n[End of that message.]\n"
-        "[Summary of 3 earlier messages of this conversation:]\nSUM\n[End of the summary.]"
+        "[Summary of 3 earlier messages of this conversation, as background:]\nSUM\n[End of the summary.]"
     )
     assert [m.role for m in view.history] == ["user", "assistant", "user"]
 

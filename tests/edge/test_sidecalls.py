@@ -4,6 +4,7 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -123,7 +124,8 @@ FAILURES = [
     (json_answer({"choices": []}), "not_json", False),
     (bytes_answer(b"<html>"), "not_json", False),
     (bytes_answer(b""), "not_json", False),
-    (peers.sse_answer(peers.chunks(peers.text_message("They talked."))), "not_json", False),
+    (peers.sse_answer([{"error": {"message": "no"}}]), "not_json", False),
+    (peers.sse_answer(peers.chunks(peers.call_message(("c", "f", "{}")))), "tool_call", False),
     (bytes_answer(b"x" * 5_000_000), "too_long", False),
     (bytes_answer(b"\x1f\x8b", headers=(("Content-Encoding", "gzip"),)), "encoded", False),
     (
@@ -228,3 +230,32 @@ async def test_silence_counts_as_a_failed_try_and_not_as_the_end() -> None:
     async with ScriptedUpstream([silent, GOOD]) as upstream, caller(upstream.base_url, idle=0.05) as side:
         assert isinstance(await side.ask(b"{}", ORIGIN), Answered)
         assert upstream.request_count == 2
+
+
+STREAMED = peers.sse_answer([*peers.chunks(peers.text_message("They talked.")), peers.usage_chunk(SPENT)])
+STREAMING = b'{"messages":[],"stream":true,"stream_options":{"include_usage":true}}'
+
+
+async def test_b27_a_streamed_answer_is_put_together_with_its_usage() -> None:
+    async with ScriptedUpstream([STREAMED]) as upstream, caller(upstream.base_url) as side:
+        outcome = await side.ask(STREAMING, ORIGIN)
+    assert isinstance(outcome, Answered)
+    assert outcome.text == "They talked."
+    assert outcome.usage is not None
+    assert (outcome.usage.prompt_tokens, outcome.usage.completion_tokens) == (500, 20)
+
+
+async def test_b27_a_stream_that_stalls_once_it_has_begun_is_tried_again() -> None:
+    begun = replace(STREAMED, framing=Framing.CHUNKED, pieces=(b'data: {"choices":[]}\n\n', asyncio.Event()))
+    options = SideCalls(stall=0.05)
+    async with ScriptedUpstream([begun, STREAMED]) as upstream, caller(upstream.base_url, options) as side:
+        assert isinstance(await side.ask(STREAMING, ORIGIN), Answered)
+        assert upstream.request_count == 2
+
+
+async def test_b27_where_stream_options_are_refused_the_stream_is_asked_for_without() -> None:
+    said = {"error": {"message": "Unrecognized request argument supplied: stream_options"}}
+    refusal = json_answer(said, status=400)
+    async with ScriptedUpstream([refusal, STREAMED]) as upstream, caller(upstream.base_url) as side:
+        assert isinstance(await side.ask(STREAMING, ORIGIN), Answered)
+        assert upstream.requests[1].json() == {"messages": [], "stream": True}

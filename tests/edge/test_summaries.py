@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from proxy.config import LogFormat, LogOptions
+from proxy.context.summary import Given
 from proxy.edge import logs
 from proxy.edge.sidecalls import Answered, Origin
 from proxy.edge.summaries import Summaries
@@ -21,11 +22,11 @@ KEYS = ("k1", "k2", "k3")
 
 
 def ask(key: str = "k2", welcome: tuple[str, ...] = KEYS) -> Ask:
-    return Ask(Order(key, b"{}", 1000), frozenset(welcome))
+    return Ask(Order(key, b"{}", Given(1000)), frozenset(welcome))
 
 
 def prepare(key: str = "k2", welcome: tuple[str, ...] = KEYS) -> Prepare:
-    return Prepare(Order(key, b"{}", 1000), frozenset(welcome))
+    return Prepare(Order(key, b"{}", Given(1000)), frozenset(welcome))
 
 
 @dataclass

@@ -7,6 +7,7 @@ summaries excepted: those differ at every call, so that a race that two of them 
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -212,7 +213,9 @@ class StrictUpstream(ScriptedUpstream):
         self._side_count += 1
         if self.summarise is not None:
             return self.summarise(body)
-        text = f"Summary {self._side_count}: the task stands as it was asked, and the work goes on."
+        asked = re.findall(r"[^\W_]{4,}", str(body["messages"][-1]["content"]).partition("====\n")[2])
+        about = next(iter(asked), "")
+        text = f"Summary {self._side_count}: the task stands as it was asked, and the work goes on. {about}"
         return self._say(body, text_message(text), prompt_tokens)
 
     def _say(self, body: Fields, message: Message, prompt_tokens: int) -> Answer:

@@ -20,7 +20,7 @@ from proxy.context.repair import repair
 from proxy.demo.rules import Memory, Refusal, Temper, judge
 from proxy.exchange import Order, Save, SideCallFailed, Verdict
 from proxy.wire import chat
-from tests.desk import Desk, count
+from tests.desk import Desk, about, count
 from tests.scenarios.messages import Message
 
 TEMPERS: Final = (Temper.OPENAI, Temper.TEMPLATE, Temper.MISTRAL)
@@ -114,7 +114,7 @@ class Writer(Desk):
     def answer_to(self, order: Order) -> str | SideCallFailed:
         if self.fails:
             return SideCallFailed("status_500")
-        return f"{MEMORY} {self.side_calls}, written of what was said before."
+        return f"{MEMORY} {self.side_calls}, written of what was said before: {about(order)}."
 
 
 MEMORY: Final = "This is memory number"

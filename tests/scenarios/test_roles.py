@@ -274,7 +274,7 @@ SPEAKING: Sequence[ModelPolicy] = (
 )
 EXPECTED = (
     r"\[Output of look_up left out here: \d+ characters, \d+ lines\.\]",
-    r"\[Summary of \d+ earlier messages of this conversation:\]",
+    r"\[Summary of \d+ earlier messages of this conversation, as background:\]",
     r"\[End of the summary\.\]",
     r"\[\d+ earlier messages of this conversation are left out here\.\]",
     r"\[An earlier result of look_up, called with \{\}, verbatim:\]",

@@ -11,7 +11,7 @@ from typing import Any
 
 from proxy.context.policy import ModelPolicy
 from proxy.exchange import Ask, Order, Prepare, SideCallFailed
-from tests.desk import Desk
+from tests.desk import Desk, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Writer(Desk):
     def answer_to(self, order: Order) -> str | SideCallFailed:
         if self.fails:
             return SideCallFailed("status_500")
-        return f"This is summary number {self.side_calls} of what was said before, and it goes on."
+        return f"This is summary number {self.side_calls} of what was said before, and it goes on: {about(order)}."
 
 
 def forwarded(

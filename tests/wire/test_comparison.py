@@ -45,7 +45,7 @@ def test_an_elided_result_stands_beside_its_marker() -> None:
 def test_behind_a_cut_the_message_that_leads_stands_beside_what_it_was_and_the_block_is_marked() -> None:
     old = [USER, SAID, {"role": "user", "content": "And in b.py?"}, SAID]
     newest = {"role": "user", "content": "And now?"}
-    block = "[Summary of 4 earlier messages of this conversation:]\nIt was about a.py.\n[End of the summary.]"
+    block = "[Summary of 4 earlier messages of this conversation, as background:]\nOf a.py.\n[End of the summary.]"
     after = [SYSTEM, {"role": "user", "content": f"{block}\n\nAnd now?"}]
     pairs = compare(body(SYSTEM, *old, newest), body(*after))
     assert edits(pairs) == ["same", "removed", "removed", "removed", "removed", "changed"]
@@ -54,7 +54,10 @@ def test_behind_a_cut_the_message_that_leads_stands_beside_what_it_was_and_the_b
 
 
 def test_a_block_in_a_message_of_its_own_is_put_in() -> None:
-    block = {"role": "system", "content": "[Summary of 2 earlier messages of this conversation:] x"}
+    block = {
+        "role": "system",
+        "content": "[Summary of 2 earlier messages of this conversation, as background:] x",
+    }
     pairs = compare(body(SYSTEM, USER, SAID, USER), body(SYSTEM, block, USER))
     assert sorted(edits(pairs)) == ["added", "removed", "removed", "same", "same"]
 
