@@ -128,7 +128,9 @@ class Desk:
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     for each in ROOT.iterdir():
-        if not each.name.startswith("."):
+        if each.is_file():  # a command may write one
+            shutil.copy(each, tmp_path)
+        elif not each.name.startswith("."):
             (tmp_path / each.name).symlink_to(each)
     command = tmp_path / "bin" / "transom"
     command.parent.mkdir()
