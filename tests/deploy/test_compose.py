@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.deploy.checkers import configuration, program
 
 FILE: Final = ROOT / "deploy" / "compose.yaml"
-GIVEN: Final = {"MODEL": "model.gguf"}
+GIVEN: Final = {"MODEL": "model.gguf", "LLAMA_IMAGE": "llama:server"}
 VARIABLE: Final = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
@@ -84,9 +84,10 @@ def test_what_the_proxy_waits_for_is_there_and_redis_only_where_it_is_asked_for(
     assert [name for name, each in services.items() if each.get("profiles")] == ["redis"]
 
 
-def test_a_model_that_is_not_named_is_said_and_not_guessed() -> None:
-    with pytest.raises(AssertionError, match="MODEL has to be given"):
-        compose({})
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_model_or_an_image_that_is_not_named_is_said_and_not_guessed(name: str) -> None:
+    with pytest.raises(AssertionError, match=f"{name} has to be given"):
+        compose({key: value for key, value in GIVEN.items() if key != name})
 
 
 def test_it_builds_from_the_folder_of_the_dockerfile() -> None:
