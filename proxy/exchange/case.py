@@ -11,7 +11,7 @@ from functools import cached_property
 
 from msgspec import structs
 
-from proxy.context import budget, calibration, checkpoint, pins, planner, rawjson, view
+from proxy.context import budget, calibration, checkpoint, pins, planner, rawjson, summary, view
 from proxy.context.budget import Budget, Window
 from proxy.context.calibration import Anchor, Expected, Prompt, Report
 from proxy.context.conversation import Conversation
@@ -86,6 +86,9 @@ PEEK_FROM_TOKENS = 2000
 
 FAR_BELOW = 0.5
 """Share of the estimate; natural text was never counted at less than 0.75 of it."""
+
+WORTH_SUMMARIES = 4
+"""So many times the size of a summary is what one that is prepared takes in beside the one that it goes on from."""
 
 LEAST_CUT = 1024
 """Tokens; a smaller window is not believed for a report that stood still: some servers report constants."""
@@ -414,7 +417,9 @@ class Case:
             return None
         # Planned for the day of the trigger: what is appended until then must fit the target too.
         step = planner.plan(replace(situation, to_come=limits.trigger + 1 - tokens), edits)
-        return self.order(step, Draft()) if isinstance(step, NeedSummary) else None
+        if not isinstance(step, NeedSummary) or not _is_worth(step, situation, edits):
+            return None
+        return self.order(step, Draft())
 
     # --- what is said and changed -------------------------------------------------------------------------------
 
@@ -546,3 +551,15 @@ class Case:
             return None
         room = self.budget.answer_room(verdict.forwarded or 0)
         return room if budget.LEAST_ANSWER <= room < asked else None
+
+
+def _is_worth(need: NeedSummary, situation: Situation, edits: Edits) -> bool:
+    """Whether a summary may be written ahead of what this need adds to the one before.
+
+    Where no cut reaches the target, the one that was prepared never goes far enough; to go on from it at every turn
+    would have the same sentences written anew each time, each time for one more message.
+    """
+    if need.start <= (edits.cut.summarised if edits.cut else 0) or situation.limits is None:
+        return True
+    most = summary.most_tokens(situation.policy.summary.max_tokens, situation.limits.window)
+    return sum(situation.message_tokens(edits)[need.start : need.stop]) >= WORTH_SUMMARIES * most

@@ -200,3 +200,29 @@ async def test_a_summary_is_prepared_after_an_answer_and_used_when_the_trigger_i
         assert actions[-1].startswith("summarize=")
         assert len(upstream.side_calls) == 1
         assert "side_calls" not in proxy.events()[-1], "the request that needed the summary waited for none"
+
+
+def short_talk_under_a_long_head(turns: int) -> bytes:
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "what and why " * 300}]
+    for number in range(turns):
+        messages.append({"role": "user", "content": f"Question {number}: " + "what and why " * 5})
+        messages.append({"role": "assistant", "content": f"Answer {number}: " + "so and so " * 5})
+    return json.dumps(
+        {"model": "m", "messages": [*messages, {"role": "user", "content": "And now?"}]}
+    ).encode()
+
+
+async def test_where_no_cut_reaches_the_target_a_summary_is_prepared_once_and_not_written_anew_at_every_turn() -> (
+    None
+):
+    policy = replace(POLICY, summary=SummaryPolicy(prepare_at=0.5))
+    async with strict() as upstream, proxied(upstream.url, policy=policy) as proxy:
+        requests = 0
+        for turns in range(1, 60):
+            requests += 1
+            answer = await post(proxy.url, short_talk_under_a_long_head(turns))
+            if (answer.header("x-context-actions") or "").startswith("summarize="):
+                break
+            await upstream.until(lambda: len(proxy.events("side_call")) == len(upstream.side_calls))
+        assert requests > 8
+        assert len(upstream.side_calls) <= 2, "one ahead, and one of what came after it"
