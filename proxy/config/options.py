@@ -22,6 +22,7 @@ from proxy.config.values import (
     LogFormat,
     LogLevel,
     LogOptions,
+    SideCallLimits,
     SideCalls,
     Telemetry,
     Tenant,
@@ -180,6 +181,43 @@ def _unused_tls(side_calls: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
+PER_HOUR: Final = Section(
+    "per_hour",
+    SideCallLimits,
+    "The most that side calls take in an hour; beyond it requests go on with the next step. Each worker"
+    " counts for itself. Left out, there is no limit.",
+    (
+        Option(
+            "calls",
+            kinds.whole(at_least=1),
+            "Side calls of everybody together; what is tried again counts once.",
+            "Set it where an account is limited to so many requests.",
+            unit="calls",
+        ),
+        Option(
+            "tokens",
+            kinds.whole(at_least=1),
+            "Tokens of everybody together, read and written.",
+            "Set it where tokens are dear.",
+            unit="tokens",
+        ),
+        Option(
+            "tenant_calls",
+            kinds.whole(at_least=1),
+            "Side calls of one tenant.",
+            "Set it so that none takes the share of the others.",
+            unit="calls",
+        ),
+        Option(
+            "tenant_tokens",
+            kinds.whole(at_least=1),
+            "Tokens of one tenant, read and written.",
+            "Set it so that none spends the share of the others.",
+            unit="tokens",
+        ),
+    ),
+)
+
 SIDE_CALLS: Final = Section(
     "side_calls",
     SideCalls,
@@ -242,6 +280,7 @@ SIDE_CALLS: Final = Section(
             " first.",
             "Set it when your field needs other things remembered.",
         ),
+        PER_HOUR,
         TLS,
     ),
     check=_unused_tls,

@@ -256,6 +256,16 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True)
+class SideCallLimits:
+    """The most that side calls take in an hour, in all and for one tenant; None = no limit."""
+
+    calls: int | None = None
+    tokens: int | None = None
+    tenant_calls: int | None = None
+    tenant_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SideCalls:
     """The proxy's own requests for a summary. None = as the main call: its upstream, credential, model.
 
@@ -276,6 +286,7 @@ class SideCalls:
     stream: bool = True
     stall: float = 15.0
     prompt_file: PromptFile | None = None
+    per_hour: SideCallLimits = SideCallLimits()
     tls: Tls = Tls()
 
     @property

@@ -34,7 +34,8 @@ from proxy.edge.questions import Questions
 from proxy.edge.readiness import Readiness
 from proxy.edge.server import LAST_SECOND, Parts, Server
 from proxy.edge.sidecalls import SideCaller
-from proxy.edge.summaries import Calls, Summaries
+from proxy.edge.spending import Spending
+from proxy.edge.summaries import Calls, Summaries, Waits
 from proxy.edge.upstream import Upstream
 from proxy.edge.watch import Watch
 from proxy.edge.workers import Worker
@@ -178,9 +179,10 @@ async def _summaries(config: Config, parts: Parts, calls: Calls) -> AsyncIterato
         parts.memories.keep,
         parts.log,
         note=parts.metrics.note_side_call,
+        spending=Spending(config.side_calls.per_hour, asyncio.get_running_loop().time),
         prepares=_has_room_for_side_calls(config),
-        patience=config.side_calls.deadline
-        + LAST_SECOND,  # for a call that waits behind others, or on the store
+        # The last second is for a call that waits behind others, or on the store.
+        waits=Waits(patience=config.side_calls.deadline + LAST_SECOND),
     )
     try:
         yield summaries

@@ -9,6 +9,8 @@ Usage is reported also when the answer is of no use. Whether a text is a good su
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from proxy import __version__
@@ -86,7 +88,7 @@ class SideCaller:
                         return SideCallFailed(outcome.reason)
                     if not isinstance(outcome, _Retry):
                         return outcome
-                    failed = SideCallFailed(outcome.reason)
+                    failed = SideCallFailed(outcome.reason, after=outcome.after)
                     pause = self._pause * attempt if outcome.after is None else outcome.after
                     last = attempt == self._options.attempts
                     if last or asyncio.get_running_loop().time() + pause >= deadline:
@@ -210,6 +212,13 @@ async def _in_time(piece: Coroutine[None, None, bytes], seconds: float | None) -
 
 
 def _retry_after(fields: RawHeaders) -> float | None:
-    """Seconds that the upstream asks for; a date (RFC 9110 section 10.2.3) is too far off for a side call to wait."""
-    value = headers.find(fields, b"retry-after")
-    return float(value) if value is not None and value.strip().isdigit() else None
+    """Seconds that the upstream asks for, as a number or as a date (RFC 9110 section 10.2.3)."""
+    value = (headers.find(fields, b"retry-after") or b"").strip().decode("latin-1")
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    now = datetime.now(UTC)
+    return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds())

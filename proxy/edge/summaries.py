@@ -3,7 +3,8 @@
 Rules. For one prefix of one conversation there is never more than one side call; whoever needs it shares it, and a
 waiter that leaves does not end it. A call runs to its own deadline, so that a client's retry finds its summary. Only a
 summary that was judged good is stored, and failure text goes nowhere. After a failure that tenant's model is left
-alone for a while that doubles, up to a bound, and ends with the first success. What is prepared ahead waits until no
+alone for a while that doubles, up to a bound, or as long as the upstream asked for, and ends with the first
+success. None is made beyond what an hour may cost. What is prepared ahead waits until no
 main call is under way, and is promoted when a request needs it. A client that slides its own window never finds a
 summary again: where histories begin in the midst of an earlier one, no call is begun until one matches. No side call
 outlives the process.
@@ -19,8 +20,10 @@ from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
+from proxy.config.values import SideCallLimits
 from proxy.context import summary
 from proxy.edge.sidecalls import Answered, Origin
+from proxy.edge.spending import HOUR, Spending
 from proxy.exchange import Ask, Order, Prepare, SideCallFailed, Summarised
 from proxy.wire.usage import Usage
 
@@ -55,6 +58,19 @@ class Calls(Protocol):
     async def ask(self, body: bytes, origin: Origin) -> Answered | SideCallFailed:
         """The answer to this body, within the deadline."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds: `first_pause` without side calls after one failure; `patience` that a request waits for a summary at
+    most, whatever it waits for, None = no limit.
+    """
+
+    first_pause: float = FIRST_PAUSE
+    patience: float | None = None
+
+
+AS_EVER: Final = Waits()
 
 
 @dataclass(slots=True)
@@ -101,18 +117,19 @@ class Summaries:
         log: FilteringBoundLogger,
         *,
         note: Note = lambda outcome, usage, seconds: None,
+        spending: Spending | None = None,
         prepares: bool = True,
-        first_pause: float = FIRST_PAUSE,
-        patience: float | None = None,
+        waits: Waits = AS_EVER,
     ) -> None:
-        """`patience`: seconds that a request waits for a summary at most, whatever it waits for; None = no limit."""
+        """Without `spending` there is no limit."""
         self._calls = calls
         self._keep = keep
         self._log = log
         self._note = note
+        self._spending = spending or Spending(SideCallLimits(), asyncio.get_running_loop().time)
         self._prepares = prepares
-        self._first_pause = first_pause
-        self._patience = patience
+        self._first_pause = waits.first_pause
+        self._patience = waits.patience
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._done: OrderedDict[str, Summarised] = OrderedDict()
         self._standings: OrderedDict[str, _Standing] = OrderedDict()
@@ -236,12 +253,19 @@ class Summaries:
     async def _make(self, order: Order, who: str, origin: Origin) -> Outcome:
         clock = asyncio.get_running_loop().time
         began = clock()
+        tenant = who.partition(":")[0]
+        if not self._spending.begin(tenant):
+            self._tell(over := SideCallFailed("over_limit"), 0.0)
+            return over
         answer = await self._calls.ask(order.body, origin)
         outcome = _judged(answer, order)
+        told = outcome.usage
+        tokens = None if told is None else (told.prompt_tokens or 0) + (told.completion_tokens or 0)
+        self._spending.end(tenant, tokens, len(order.body))
         self._tell(outcome, clock() - began)
         match outcome:
-            case SideCallFailed(reason=reason):
-                self._note_trouble(who, is_quality=reason in summary.REASONS)
+            case SideCallFailed(reason=reason, after=after):
+                self._note_trouble(who, is_quality=reason in summary.REASONS, least=after or 0.0)
             case Summarised():
                 self._standing(who).failures = 0
                 self._done[order.key] = outcome
@@ -262,10 +286,12 @@ class Summaries:
             seconds=round(seconds, 4),
         )
 
-    def _note_trouble(self, who: str, *, is_quality: bool) -> None:
-        """A poor answer tells nothing of the next one: the pause after it does not grow."""
+    def _note_trouble(self, who: str, *, is_quality: bool, least: float) -> None:
+        """A poor answer tells nothing of the next one: the pause after it does not grow. The upstream's own wish for a
+        pause of at `least` so many seconds is kept, up to an hour.
+        """
         standing = self._standing(who)
-        pause = min(self._first_pause * 2**standing.failures, LONGEST_PAUSE)
+        pause = max(min(self._first_pause * 2**standing.failures, LONGEST_PAUSE), min(least, HOUR))
         standing.failures = min(standing.failures + (not is_quality), 16)
         standing.until = asyncio.get_running_loop().time() + pause
 

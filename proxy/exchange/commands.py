@@ -154,10 +154,13 @@ class Summarised:
 
 @dataclass(frozen=True, slots=True)
 class SideCallFailed:
-    """No text was to be had; `reason` is a short fixed word."""
+    """No text was to be had; `reason` is a short fixed word, `after` the seconds that the upstream asks to be left
+    alone for, where it said so.
+    """
 
     reason: str
     usage: Usage | None = None
+    after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

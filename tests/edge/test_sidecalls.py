@@ -199,7 +199,18 @@ async def test_an_upstream_that_is_not_there_is_unreachable() -> None:
 async def test_a_wait_that_is_longer_than_the_deadline_is_not_begun() -> None:
     patient = json_answer({}, status=429, headers=(("Retry-After", "3600"),))
     outcome, calls = await asked([patient, GOOD])
-    assert (outcome, calls) == (SideCallFailed("status_429"), 1)
+    assert (outcome, calls) == (SideCallFailed("status_429", after=3600.0), 1)
+
+
+@pytest.mark.parametrize(("value", "least"), [("Fri, 01 Jan 2100 00:00:00 GMT", 10**9), ("soon", None)])
+async def test_the_wait_may_be_told_as_a_date_and_what_is_none_is_not_taken_for_one(
+    value: str, least: int | None
+) -> None:
+    busy = json_answer({}, status=429, headers=(("Retry-After", value),))
+    outcome, _ = await asked([busy], SideCalls(attempts=1))
+    assert isinstance(outcome, SideCallFailed)
+    assert (outcome.after or 0) >= (least or 0)
+    assert (outcome.after is None) is (least is None)
 
 
 async def test_the_wait_that_the_upstream_asks_for_is_kept() -> None:

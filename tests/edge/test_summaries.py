@@ -13,7 +13,7 @@ from proxy.config import LogFormat, LogOptions
 from proxy.context.summary import Given
 from proxy.edge import logs
 from proxy.edge.sidecalls import Answered, Origin
-from proxy.edge.summaries import Summaries
+from proxy.edge.summaries import Summaries, Waits
 from proxy.exchange import Ask, Order, Prepare, SideCallFailed, Summarised
 from proxy.wire.usage import Usage
 
@@ -35,6 +35,7 @@ class Model:
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     fails: bool = False
+    after: float | None = None
     fault: Exception | None = None
     asked: int = 0
     ended: int = 0
@@ -51,7 +52,7 @@ class Model:
         if self.fault is not None:
             raise self.fault
         if self.fails:
-            return SideCallFailed("status_500", Usage(7, None))
+            return SideCallFailed("status_500", Usage(7, None), self.after)
         return Answered(f"summary {number}", Usage(7, 3))
 
 
@@ -80,8 +81,7 @@ async def bench(
         keep,
         logs.build(LogOptions(format=LogFormat.JSON), log),
         prepares=prepares,
-        first_pause=first_pause,
-        patience=patience,
+        waits=Waits(first_pause, patience),
     )
     try:
         yield Bench(summaries, model, kept, log)
@@ -324,3 +324,12 @@ async def test_b18_the_text_of_a_failure_is_stored_nowhere_and_its_usage_is_logg
         assert made.kept == {}
         told = json.loads(made.log.getvalue())
         assert (told["outcome"], told["prompt_tokens"]) == ("status_500", 7)
+
+
+async def test_an_upstream_that_asked_for_a_pause_is_left_alone_for_as_long() -> None:
+    async with bench(first_pause=0.0) as made:
+        made.model.gate.set()
+        made.model.fails, made.model.after = True, 600.0
+        await made.summaries.get(ask("k1"), "who", ORIGIN)
+        assert await made.summaries.get(ask("k2"), "who", ORIGIN) == SideCallFailed("held_back")
+        assert made.model.asked == 1
