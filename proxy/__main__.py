@@ -19,7 +19,8 @@ from typing import Any, Final
 from proxy import __version__
 from proxy.cli import compact, measure
 from proxy.cli.requests import requests_in
-from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load
+from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load, schema
+from proxy.config.reference import reference
 from proxy.edge import logs, service, workers
 from proxy.edge.memories import Memories
 from proxy.edge.metrics import Metrics
@@ -36,7 +37,7 @@ except ImportError:  # not made for every platform; the standard loop serves as 
 else:
     _new_event_loop = uvloop.new_event_loop
 
-COMMANDS: Final = ("serve", "check", "measure", "compact", "demo")
+COMMANDS: Final = ("serve", "check", "schema", "measure", "compact", "demo")
 USAGE_ERROR: Final = 2
 NOBODY: Final = "http://127.0.0.1/v1"
 """The upstream of a measurement, which calls none."""
@@ -83,6 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="print the resolved configuration, or every mistake in it")
     _add_configuration(check)
     check.set_defaults(run=_check)
+    written = commands.add_parser("schema", help="print the JSON Schema of the configuration, for editors")
+    written.add_argument(
+        "--reference", action="store_true", help="the page docs/configuration.md in its place"
+    )
+    written.set_defaults(run=_schema)
     measured = commands.add_parser("measure", help="say what a request measures and what would be done to it")
     _add_requests(measured)
     measured.set_defaults(run=_measure)
@@ -158,6 +164,11 @@ def _settle_collector() -> None:
 
 def _check(options: argparse.Namespace) -> int:
     print(describe(_configuration(options)), end="")
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    print(reference() if options.reference else schema.text(), end="")
     return 0
 
 

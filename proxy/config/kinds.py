@@ -17,6 +17,8 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from proxy.config import shapes
+from proxy.config.shapes import Shape
 from proxy.config.values import (
     HIDDEN,
     HIDDEN_USER,
@@ -43,12 +45,14 @@ def _as_it_is(value: Any) -> object:
 class Kind:
     """`read` turns text into a value or `Wrong`; `show` turns the value into a plain YAML scalar.
 
+    shape       how the text looks, for editors and for the reference
     is_counted  the value is a bare number, so that its option must name a unit
     is_quotable its text may stand in an error message; False for whatever may hold a credential
     reads_empty an empty text is read like any other, and does not mean that the value was left out
     """
 
     read: Callable[[str], object]
+    shape: Shape
     show: Callable[[Any], object] = _as_it_is
     is_counted: bool = False
     is_quotable: bool = True
@@ -118,7 +122,7 @@ def whole(at_least: int = 0) -> Kind:
             return Wrong("is not a whole number; write for example 4096, 128k (128000) or 128Ki (131072)")
         return _whole_within(number, at_least)
 
-    return Kind(read, is_counted=True)
+    return Kind(read, shapes.whole(at_least), is_counted=True)
 
 
 AUTO: Final = "auto"
@@ -129,6 +133,7 @@ def whole_or_auto() -> Kind:
     number = whole(at_least=1)
     return Kind(
         lambda text: 0 if text.strip().lower() == AUTO else number.read(text),
+        shapes.WHOLE_OR_AUTO,
         lambda value: value or AUTO,
         is_counted=True,
     )
@@ -137,7 +142,7 @@ def whole_or_auto() -> Kind:
 def window() -> Kind:
     """Tokens of a model's window; 0 means unknown and becomes None."""
     tokens = whole()
-    return Kind(lambda text: tokens.read(text) or None, is_counted=True)
+    return Kind(lambda text: tokens.read(text) or None, tokens.shape, is_counted=True)
 
 
 def between(low: float, high: float, *, above: bool = False, below: bool = False, hint: str = "") -> Kind:
@@ -156,7 +161,7 @@ def between(low: float, high: float, *, above: bool = False, below: bool = False
         )
         return number if is_inside else Wrong(f"must be {range_}{hint}")
 
-    return Kind(read, _show_decimal, is_counted=True)
+    return Kind(read, shapes.between(low, high, above=above, below=below), _show_decimal, is_counted=True)
 
 
 def _show_decimal(number: float) -> object:
@@ -184,7 +189,7 @@ def _show_duration(seconds: float) -> str:
     return f"{milliseconds // _MILLISECONDS[suffix]}{suffix}"
 
 
-DURATION: Final = Kind(_read_duration, _show_duration)
+DURATION: Final = Kind(_read_duration, shapes.DURATION, _show_duration)
 
 
 def _read_size(text: str) -> object:
@@ -201,7 +206,7 @@ def _show_size(size: int) -> str:
     return f"{size}B"
 
 
-SIZE: Final = Kind(_read_size, _show_size)
+SIZE: Final = Kind(_read_size, shapes.SIZE, _show_size)
 
 # --- words ------------------------------------------------------------------------------------------------------
 
@@ -214,7 +219,7 @@ def _read_switch(text: str) -> object:
     return word in _YES if word in _YES | _NO else Wrong("is neither true nor false")
 
 
-SWITCH: Final = Kind(_read_switch)
+SWITCH: Final = Kind(_read_switch, shapes.SWITCH)
 
 
 def choice(words: type[StrEnum]) -> Kind:
@@ -227,7 +232,7 @@ def choice(words: type[StrEnum]) -> Kind:
             return words(word)
         return Wrong(f"is none of {', '.join(known)}{_suggestion(word, known)}")
 
-    return Kind(read, str)
+    return Kind(read, shapes.words(known), str)
 
 
 def one_of(known: Collection[str], what: str) -> Kind:
@@ -242,7 +247,7 @@ def one_of(known: Collection[str], what: str) -> Kind:
             else Wrong(f"is no {what} of this version, which has {names}{_suggestion(name, known)}")
         )
 
-    return Kind(read)
+    return Kind(read, shapes.words(sorted(known)))
 
 
 def _read_name(text: str) -> object:
@@ -250,8 +255,8 @@ def _read_name(text: str) -> object:
     return name if name and name.isprintable() else Wrong("is no name: one line of visible characters")
 
 
-NAME: Final = Kind(_read_name)
-TEXT: Final = Kind(_as_it_is)
+NAME: Final = Kind(_read_name, shapes.NAME)
+TEXT: Final = Kind(_as_it_is, shapes.TEXT)
 
 
 def _read_pattern(text: str) -> object:
@@ -262,7 +267,7 @@ def _read_pattern(text: str) -> object:
     return text if text else Wrong("is empty, and an empty pattern matches every message")
 
 
-PATTERN: Final = Kind(_read_pattern)
+PATTERN: Final = Kind(_read_pattern, shapes.PATTERN)
 
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]*")
 """RFC 9110 section 5.6.2, or nothing."""
@@ -272,7 +277,7 @@ def _read_header(text: str) -> object:
     return text if _HEADER.fullmatch(text) else Wrong("is no name of a header")
 
 
-HEADER: Final = Kind(_read_header)
+HEADER: Final = Kind(_read_header, shapes.HEADER)
 
 
 def template(*fields: str, longest: int, may_be_empty: bool = False) -> Kind:
@@ -297,7 +302,7 @@ def template(*fields: str, longest: int, may_be_empty: bool = False) -> Kind:
             )
         return text
 
-    return Kind(read)
+    return Kind(read, shapes.template(longest, fields))
 
 
 LEAST_WORDS: Final = 4
@@ -315,7 +320,7 @@ def _read_file(text: str) -> object:
     return path if path and path.isprintable() else Wrong("is no path of a file")
 
 
-FILE: Final = Kind(_read_file)
+FILE: Final = Kind(_read_file, shapes.FILE)
 """A path; whether there is such a file is another question."""
 
 # --- places -----------------------------------------------------------------------------------------------------
@@ -363,7 +368,7 @@ def _names_socket(parts: SplitResult) -> bool:
     )
 
 
-URL: Final = Kind(_read_url, is_quotable=False)
+URL: Final = Kind(_read_url, shapes.URL, is_quotable=False)
 
 
 def _read_collector(text: str) -> object:
@@ -382,7 +387,7 @@ _NO_COLLECTOR: Final = (
     " OTEL_EXPORTER_OTLP_HEADERS"
 )
 
-COLLECTOR: Final = Kind(_read_collector, is_quotable=False)
+COLLECTOR: Final = Kind(_read_collector, shapes.URL, is_quotable=False)
 
 _ADDRESS: Final = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})"
@@ -424,7 +429,7 @@ def _is_host(host: str, *, is_six: bool) -> bool:
         return False
 
 
-ADDRESS: Final = Kind(_read_address, str)
+ADDRESS: Final = Kind(_read_address, shapes.ADDRESS, str)
 
 _HOST_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
@@ -436,7 +441,7 @@ def _read_host_name(text: str) -> object:
     return Wrong("is no name of a host; write it without http:// and without a port, for example proxy.lan")
 
 
-HOST_NAME: Final = Kind(_read_host_name)
+HOST_NAME: Final = Kind(_read_host_name, shapes.HOST_NAME)
 
 
 _STORES: Final = (
@@ -496,7 +501,7 @@ _STORE_URLS: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType(
     {"sqlite": _sqlite_problem, "redis": _redis_problem, "rediss": _redis_problem}
 )
 
-STORE: Final = Kind(_read_store, repr, is_quotable=False)
+STORE: Final = Kind(_read_store, shapes.STORE, repr, is_quotable=False)
 
 _KEY: Final = re.compile(r"[!-~]+")
 
@@ -514,12 +519,12 @@ def _read_secret(text: str) -> object:
     )
 
 
-SECRET: Final = Kind(_read_secret, repr, is_quotable=False)
+SECRET: Final = Kind(_read_secret, shapes.SECRET, repr, is_quotable=False)
 
 
 def _read_token(text: str) -> object:
     return _read_secret(text) or Wrong("is empty; take it out of the list, or write what the token is")
 
 
-TOKEN: Final = Kind(_read_token, repr, is_quotable=False, reads_empty=True)
+TOKEN: Final = Kind(_read_token, shapes.SECRET, repr, is_quotable=False, reads_empty=True)
 """A credential in a list: an empty one must not leave the list empty unnoticed."""

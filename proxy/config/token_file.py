@@ -8,6 +8,7 @@ the number of a line, never by its text.
 from pathlib import Path
 from typing import Final
 
+from proxy.config import shapes
 from proxy.config.kinds import TOKEN, Kind, Wrong
 from proxy.config.values import Secret, TokensFile
 
@@ -36,4 +37,4 @@ def _read(text: str) -> object:
     return TokensFile(path, tuple(tokens))
 
 
-TOKENS_FILE: Final = Kind(_read, str, is_quotable=False)  # a token may stand there by mistake
+TOKENS_FILE: Final = Kind(_read, shapes.FILE, str, is_quotable=False)  # a token may stand there by mistake
