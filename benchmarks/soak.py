@@ -78,7 +78,7 @@ async def serve(upstream: str) -> None:
     asked = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(asked), sys.stdin)
-    parts = Parts(tokenizer, memories, log, Metrics(), lambda: True)
+    parts = Parts(tokenizer, memories.of, log, Metrics(), lambda: True)
     async with running(config, parts, grace=1.0) as url:
         print(url, flush=True)
         while await asked.readline():

@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,8 +23,10 @@ from proxy.cli.requests import requests_in
 from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load, schema
 from proxy.config.reference import reference
 from proxy.edge import logs, service, workers
+from proxy.edge.front import surroundings
 from proxy.edge.memories import Memories
 from proxy.edge.metrics import Metrics
+from proxy.edge.reloads import Reloads
 from proxy.edge.server import Parts
 from proxy.edge.tokenizer import Encoder, Tokenizer, usual_encoders
 from proxy.errors import ConfigError, NoChatRequest, TransomError
@@ -133,22 +136,29 @@ def _configuration(options: argparse.Namespace) -> Config:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    config = _configuration(options)
+    read = partial(_configuration, options)
+    reloads = Reloads(options.config, read) if options.config is not None else None
+    config = read() if reloads is None else reloads.load()
     count = workers.how_many(config.workers)
     # Before anything is served: what builds the encoder lets nothing else run meanwhile.
     encoders = usual_encoders()
     if count == 1:
-        return _run(_served(config, None, encoders))
+        return _run(_served(config, reloads, None, encoders))
     _settle_collector()  # what is there now is shared by all, for as long as nothing touches it
     log = logs.build(config.log)
-    outcome = workers.run(config, count, log, grace=service.GRACE, passes_hangup=options.config is not None)
-    return outcome if isinstance(outcome, int) else _run(_served(config, outcome, encoders))
+    outcome = workers.run(config, count, log, grace=service.GRACE, passes_hangup=reloads is not None)
+    return outcome if isinstance(outcome, int) else _run(_served(config, reloads, outcome, encoders))
 
 
-async def _served(config: Config, worker: workers.Worker | None, encoders: Mapping[str, Encoder]) -> int:
+async def _served(
+    config: Config,
+    reloads: Reloads | None,
+    worker: workers.Worker | None,
+    encoders: Mapping[str, Encoder],
+) -> int:
     async with _parts(config, worker=worker, encoders=encoders) as parts:
         _settle_collector()
-        await service.serve(config, parts, worker=worker)
+        await service.serve(config, parts, worker=worker, reloads=reloads)
     return 0
 
 
@@ -181,7 +191,12 @@ def _measure(options: argparse.Namespace) -> int:
     async def show() -> int:
         async with _parts(config, QUIET) as parts:
             await measure.run(
-                requests, config, parts.memories, parts.tokenizer, sys.stdout, as_json=options.json
+                requests,
+                config,
+                parts.memories(config.upstream.base_url),
+                parts.tokenizer,
+                sys.stdout,
+                as_json=options.json,
             )
         return 0
 
@@ -193,7 +208,7 @@ def _compact(options: argparse.Namespace) -> int:
     requests = list(requests_in(_read(options.file), options.file, options.model))
 
     async def show() -> int:
-        async with _parts(config, QUIET) as parts, service.surroundings(config, parts) as around:
+        async with _parts(config, QUIET) as parts, surroundings(config, parts) as around:
             is_whole = await compact.run(requests, config, around, sys.stdout, as_json=options.json)
         return 0 if is_whole else 1
 
@@ -248,7 +263,7 @@ async def _parts(
         tokenizer = Tokenizer(log, encoders=encoders)
         warming = asyncio.create_task(_made_ready(tokenizer))
         try:
-            yield Parts(tokenizer, memories, log, metrics, opened.shared, which)
+            yield Parts(tokenizer, memories.of, log, metrics, opened.shared, which)
         finally:
             warming.cancel()
             tokenizer.close()

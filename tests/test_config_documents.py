@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from proxy.config import Flags, schema
+from proxy.config.changes import restart_names
 from proxy.config.options import walk
 from proxy.config.reference import reference
 from tests.config_files import UPSTREAM, mistakes, model, read
@@ -75,6 +76,15 @@ def test_the_example_names_the_schema_in_its_first_line_and_keeps_to_it() -> Non
     assert (EXAMPLE.parent / named[1]).samefile(SCHEMA)
     assert complaints(text) == []
     assert complaints(with_everything_on(text)) == []
+
+
+def test_the_example_names_what_needs_a_restart() -> None:
+    words = " ".join(EXAMPLE.read_text(encoding="utf-8").split()).replace("# ", "")
+    named = re.search(r"at once on SIGHUP; (.*) need a restart", words)
+    assert named is not None
+    listed = set(re.split(r", | and ", named[1]))
+    sections = {name.partition(".")[0] if name != "admin.listen" else name for name in restart_names()}
+    assert listed == sections
 
 
 TAKEN: Final = (

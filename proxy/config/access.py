@@ -28,8 +28,8 @@ AUTH: Final = Section(
         Option(
             "tokens_file",
             TOKENS_FILE,
-            "A file with more of them, one a line; empty lines and those that begin with # do not count. Read at the"
-            " start alone.",
+            "A file with more of them, one a line; empty lines and those that begin with # do not count. A change of it"
+            " is taken over like one of this file.",
             "Take it where secrets come as files.",
         ),
     ),
@@ -46,6 +46,7 @@ ADMIN: Final = Section(
             "HOST:PORT, or unix:PATH, of their own. The main address then answers only /-/healthz and /-/readyz of"
             " them. Left out, they are where all else is.",
             "Set it to keep them from those who use the proxy.",
+            needs_restart=True,
         ),
         Option(
             "hosts",

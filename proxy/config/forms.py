@@ -18,7 +18,12 @@ REQUIRED: Final = dataclasses.MISSING
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One key with a value. `unit` of bare numbers; `is_list`: a list of values of this kind, without repetition."""
+    """One key with a value.
+
+    unit           of bare numbers
+    is_list        a list of values of this kind, without repetition
+    needs_restart  a process that runs cannot take over another value
+    """
 
     name: str
     kind: Kind
@@ -26,6 +31,7 @@ class Option:
     reason: str
     unit: str = ""
     is_list: bool = False
+    needs_restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

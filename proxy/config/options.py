@@ -141,12 +141,14 @@ LOG: Final = Section(
             kinds.choice(LogLevel),
             "The least severe event that is written: debug, info, warning or error.",
             "Take warning to leave out the event of each request.",
+            needs_restart=True,
         ),
         Option(
             "format",
             kinds.choice(LogFormat),
             "console for people, json for machines, auto for console on a terminal and json elsewhere.",
             "Take json where a collector reads a terminal.",
+            needs_restart=True,
         ),
     ),
 )
@@ -164,12 +166,14 @@ TELEMETRY: Final = Section(
             "Base URL of the collector that gets them, by OTLP over HTTP. Left out,"
             " OTEL_EXPORTER_OTLP_ENDPOINT of the environment holds, and without that there are no traces.",
             "Set it to see where the time of a request goes, among the spans of your other services.",
+            needs_restart=True,
         ),
         Option(
             "service_name",
             kinds.NAME,
             "The name under which they appear; OTEL_SERVICE_NAME of the environment holds where it is left out.",
             "Set it to tell several proxies apart.",
+            needs_restart=True,
         ),
     ),
 )
@@ -333,18 +337,21 @@ CHECKPOINTS: Final = Section(
             " bounds the copy that each process keeps for when the server is down.",
             "Raise it for many conversations at once.",
             unit="checkpoints",
+            needs_restart=True,
         ),
         Option(
             "max_bytes",
             kinds.SIZE,
             "The most bytes of checkpoints, in the same places. What a redis server holds is bounded by its maxmemory.",
             "Raise it for summaries that are long.",
+            needs_restart=True,
         ),
         Option(
             "max_age",
             kinds.DURATION,
             "How long a checkpoint is kept after its last use, in every store.",
             "Lower it when nothing may be remembered for long.",
+            needs_restart=True,
         ),
     ),
 )
@@ -361,6 +368,7 @@ ROOT: Final = Section(
             " socket; its file is open to its owner, and to its group where the umask lets the group write.",
             "Widen it to let other machines in, and set auth.tokens: without them all who reach it can use"
             " upstream.api_key.",
+            needs_restart=True,
         ),
         UPSTREAM,
         Option(
@@ -371,6 +379,7 @@ ROOT: Final = Section(
             " sqlite:////var/lib/transom.db), redis://user:password@host:6379/0 (Redis or Valkey, shared by all"
             " replicas) or rediss:// (the same over TLS).",
             "Take sqlite to survive restarts, redis for replicas.",
+            needs_restart=True,
         ),
         Option(
             "workers",
@@ -379,6 +388,7 @@ ROOT: Final = Section(
             " remember they share through the store, which has to be sqlite or redis where there are several.",
             "Raise it where one process has no processor time left.",
             unit="processes",
+            needs_restart=True,
         ),
         Option(
             "max_body",

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
+from proxy.config.changes import restart_names
 from proxy.config.forms import REQUIRED, Option, Section
 from proxy.config.options import FLAGS, ROOT
 from proxy.config.schema import shown_default
@@ -35,6 +36,8 @@ An editor with a YAML language server completes keys and shows these texts where
   named.
 - Durations are `500ms`, `20s`, `2m`, `1h`, `7d` or a number of seconds. Sizes are `512KiB`, `64MiB`, `256MB` or a
   number of bytes. Whole numbers may be `128k` (128000) or `128Ki` (131072).
+- A process that runs takes a change of the file over within two seconds, and at once on SIGHUP, for the requests that
+  come from then on. A file with a mistake is not taken over: the log tells its mistakes, and what held goes on.
 - Patterns are shell patterns (`*`, `?`, `[abc]`), in upper and lower case as they stand.
 """
 
@@ -44,7 +47,9 @@ _HEAD: Final = "| key | value | default | what it does | why to change it |\n|--
 def reference() -> str:
     """The page."""
     flags = ", ".join(f"`--{flag}` sets `{name}`" for flag, name in FLAGS.items())
-    return f"{_BEGINNING}- Flags win over the file: {flags}.\n{''.join(_parts(ROOT, ''))}"
+    restart = ", ".join(f"`{name}`" for name in restart_names())
+    forms = f"- Flags win over the file: {flags}.\n- A change of these needs a restart: {restart}.\n"
+    return f"{_BEGINNING}{forms}{''.join(_parts(ROOT, ''))}"
 
 
 def _parts(section: Section, name: str) -> Iterator[str]:

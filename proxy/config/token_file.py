@@ -1,6 +1,6 @@
 """A file of tokens: one a line.
 
-Rules. The file is read when the configuration is, once. One that cannot be read, or that holds no token, is a mistake
+Rules. The file is read when the configuration is. One that cannot be read, or that holds no token, is a mistake
 and never the same as no file: a proxy that should ask for tokens must not start without any. What is wrong is told by
 the number of a line, never by its text.
 """

@@ -158,6 +158,11 @@ class Tls:
     key_file: str | None = None
     verify: bool = True
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that are named."""
+        return tuple(filter(None, (self.ca_file, self.cert_file, self.key_file)))
+
 
 @dataclass(frozen=True, slots=True)
 class Upstream:

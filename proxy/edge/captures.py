@@ -40,6 +40,11 @@ class Captures:
         self._bytes = 0
         self._kept: OrderedDict[str, Capture] = OrderedDict()
 
+    def bound(self, most_bytes: int) -> None:
+        """Keep so much from now on, also of what is there."""
+        self._most_bytes = most_bytes
+        self._shrink()
+
     def keep(self, holder: str, original: bytes, forwarded: bytes) -> str:
         """Keep a request; the name that it is asked for by, empty where it is too large or nothing is kept."""
         capture = Capture(holder, original, forwarded)
@@ -48,8 +53,7 @@ class Captures:
         name = secrets.token_hex(8)
         self._kept[name] = capture
         self._bytes += capture.size
-        while len(self._kept) > self._most or self._bytes > self._most_bytes:
-            self._bytes -= self._kept.popitem(last=False)[1].size
+        self._shrink()
         return name
 
     async def opened(self, holder: str, name: str) -> tuple[Pair, ...] | None:
@@ -59,3 +63,7 @@ class Captures:
             return None
         # Thousands of messages take a while to compare.
         return await asyncio.to_thread(comparison.compare, capture.original, capture.forwarded)
+
+    def _shrink(self) -> None:
+        while len(self._kept) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= self._kept.popitem(last=False)[1].size

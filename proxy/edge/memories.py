@@ -8,6 +8,7 @@ request fails for that.
 """
 
 import contextlib
+import copy
 import hashlib
 import time
 from collections.abc import Callable, Sequence
@@ -62,6 +63,12 @@ class Memories:
         self._lessons = Lessons(store, interval=interval)
         self._usual_key = lru_cache(maxsize=1024)(_key)
         self._decoded = lru_cache(maxsize=256)(_calibration)
+
+    def of(self, upstream: str) -> "Memories":
+        """Those of another upstream, in the same store; they are closed with these."""
+        other = copy.copy(self)
+        other._upstream = upstream
+        return other
 
     async def recall(self, model: str, chain: Sequence[str], opening: str = "", who: str = "") -> Memory:
         """The newest checkpoint on this chain, the summaries that wait on it, and what was learned of the model."""

@@ -46,6 +46,11 @@ class Readiness:
         self._answers = False
         self._asking = asyncio.Lock()
 
+    def ask(self, upstream: Asks | None) -> None:
+        """From now on let the answer of this upstream count, or of none."""
+        if upstream is not self._upstream:
+            self._upstream, self._asked_at = upstream, None
+
     async def told(self) -> dict[str, str]:
         """`status`, which is `ready` or `not_ready`, and what it was made of."""
         store_answers = self._store()

@@ -53,13 +53,14 @@ LAST_SECOND: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the composition root hands over. `store_answers` says whether the store does, now.
+    """What the composition root hands over.
 
+    `memories` gives those of the upstream of this name, `store_answers` says whether the store does, now.
     `worker` is which one this process is, of how many.
     """
 
     tokenizer: Measures
-    memories: Remembers
+    memories: Callable[[str], Remembers]
     log: FilteringBoundLogger
     metrics: Metrics
     store_answers: Callable[[], bool]
@@ -67,13 +68,18 @@ class Parts:
 
 
 class Server:
-    """Answers requests. Where no rule of the configuration manages anything, no body is read before it goes on."""
+    """Answers requests by one configuration.
 
-    def __init__(self, config: Config, around: Surroundings, log: FilteringBoundLogger) -> None:
+    Where no rule of the configuration manages anything, no body is read before it goes on.
+    """
+
+    def __init__(
+        self, config: Config, around: Surroundings, log: FilteringBoundLogger, reader: Reader
+    ) -> None:
         self._config = config
         self._around = around
         self._log = log
-        self._reader = Reader()
+        self._reader = reader
         self._gate = Gate(config, Door.CLIENTS if config.admin.listen else Door.ALL)
         self._own_gate = Gate(config, Door.OWN)
         self._running: set[asyncio.Task[object]] = set()
@@ -115,7 +121,6 @@ class Server:
     async def drain(self, grace: float) -> None:
         """Let running requests end, for so many seconds; then end them. New ones on open connections are the last."""
         self._stopping = True
-        self.end_following()
         clock = self._around.clock
         end = clock() + grace
         await asyncio.sleep(0)  # what has just been accepted begins
@@ -127,9 +132,10 @@ class Server:
         if late:
             await asyncio.wait(late, timeout=LAST_SECOND)
 
-    def end_following(self) -> None:
-        """End what pages follow, which would never end by itself."""
-        self._around.watch.close()
+    async def finished(self) -> None:
+        """Wait until no request runs here."""
+        while self._running:
+            await asyncio.wait(set(self._running))
 
     def _visit(self, request: web.BaseRequest, gate: Gate) -> Visit:
         path, query = headers.split_target(request.raw_path)

@@ -7,7 +7,6 @@ goes to the server. What has been accepted gets its time to end when the process
 import asyncio
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -18,26 +17,14 @@ from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.web_protocol import _ErrInfo
 from structlog.typing import FilteringBoundLogger
 
-from proxy.config import Address, Config, SocketFile, tls
-from proxy.config.values import Telemetry, Tls, is_on_this_machine
+from proxy.config import Address, Config, SocketFile
+from proxy.config.values import Telemetry
 from proxy.edge import listeners, logs
-from proxy.edge.captures import MOST_BYTES, Captures
-from proxy.edge.connections import LINE_BYTES, MOST_HEADERS, Timeouts, Way
-from proxy.edge.counts import Counts
-from proxy.edge.discovery import Discovery
-from proxy.edge.gate import lends_key
-from proxy.edge.headers import Base
-from proxy.edge.ledger import Ledger
+from proxy.edge.connections import LINE_BYTES, MOST_HEADERS
+from proxy.edge.front import Front
 from proxy.edge.listeners import NONE_HELD, Held
-from proxy.edge.performer import Surroundings
-from proxy.edge.questions import Questions
-from proxy.edge.readiness import Readiness
-from proxy.edge.server import LAST_SECOND, Parts, Server
-from proxy.edge.sidecalls import SideCaller
-from proxy.edge.spending import Spending
-from proxy.edge.summaries import Calls, Summaries, Waits
-from proxy.edge.upstream import Upstream
-from proxy.edge.watch import Watch
+from proxy.edge.reloads import Reloads
+from proxy.edge.server import LAST_SECOND, Parts
 from proxy.edge.workers import Worker
 from proxy.errors import ConfigError
 from proxy.wire import chat
@@ -53,20 +40,29 @@ GRACE: Final = 30.0
 
 @asynccontextmanager
 async def running(
-    config: Config, parts: Parts, *, grace: float = GRACE, held: Held = NONE_HELD
+    config: Config,
+    parts: Parts,
+    *,
+    grace: float = GRACE,
+    held: Held = NONE_HELD,
+    reloads: Reloads | None = None,
 ) -> AsyncIterator[str]:
     """The proxy, listening; the URL it is reached at. Leaving lets running requests end within `grace` seconds.
 
-    What of them is traced is sent in what is then left of that time. `held` are sockets that listen already.
+    What of them is traced is sent in what is then left of that time. `held` are sockets that listen already; `reloads`
+    are followed meanwhile.
     """
     clock = asyncio.get_running_loop().time
     with logs.adopted(parts.log):
         tracing, until = _tracing(config.telemetry), clock()
         try:
-            async with (
-                surroundings(config, parts, tracing) as around,
-                _serving(config, around, parts.log, grace, held) as url,
-            ):
+            async with AsyncExitStack() as stack:
+                front = Front(parts, tracing)
+                stack.push_async_callback(front.close)
+                await front.turn_to(config)
+                url = await stack.enter_async_context(_serving(config, front, parts.log, grace, held))
+                if reloads is not None:
+                    await stack.enter_async_context(_followed(reloads, config, front, parts.log))
                 try:
                     yield url
                 finally:
@@ -93,137 +89,46 @@ def _tracing(options: Telemetry) -> "Tracing | None":
 
 @asynccontextmanager
 async def _serving(
-    config: Config, around: Surroundings, log: FilteringBoundLogger, grace: float, held: Held
+    config: Config, front: Front, log: FilteringBoundLogger, grace: float, held: Held
 ) -> AsyncIterator[str]:
-    server = Server(config, around, log)
-    drain = partial(server.drain, grace)
+    drain = partial(front.drain, grace)
     async with (
-        _listening(config.listen, server.handle, drain, listeners.MAIN, held) as url,
-        _own_address(config, server, held) as own,
+        _listening(config.listen, front.handle, drain, listeners.MAIN, held) as url,
+        _own_address(config, front, held) as own,
     ):
         log.info("listening", url=url, upstream=config.upstream.base_url, **own)
-        _warn_of_unverified(config, log)
-        if lends_key(config):
-            advice = "set auth.tokens, or listen on 127.0.0.1"
-            log.warning("key_is_open_to_the_network", address=str(config.listen), advice=advice)
         yield url
 
 
 @asynccontextmanager
-async def surroundings(
-    config: Config, parts: Parts, tracing: "Tracing | None" = None
-) -> AsyncIterator[Surroundings]:
-    """What requests share, with an upstream that is not called before one of them does."""
-    options = config.upstream
-    timeouts = Timeouts(options.connect_timeout, options.idle_timeout)
-    key = options.api_key.reveal() if options.api_key else ""
-    base = Base.of(options.base_url)
-    async with (
-        Upstream(timeouts, _way(config, base, options.tls), tracing.marked if tracing else None) as upstream,
-        _beside(config, timeouts, upstream) as aside,
-        _summaries(config, parts, _side_calls(config, aside, base, key, tracing)) as summaries,
-        _discovery(config, questions := Questions(upstream, base, key)) as discovery,
-    ):
-        clock = asyncio.get_running_loop().time
-        yield Surroundings(
-            upstream=upstream,
-            base=base,
-            key=key,
-            summaries=summaries,
-            tokenizer=parts.tokenizer,
-            memories=parts.memories,
-            discovery=discovery,
-            counts=Counts(questions, clock),
-            ledger=Ledger(clock),
-            metrics=parts.metrics,
-            readiness=Readiness(
-                parts.store_answers, questions if config.ready_needs_upstream else None, clock
-            ),
-            watch=Watch(clock, parts.store_answers, captures=config.capture, worker=parts.worker),
-            captures=Captures(most_bytes=MOST_BYTES if config.capture else 0),
-            clock=clock,
-            stopwatch=time.perf_counter,
-            deadline=config.manage_deadline,
-            tracing=tracing,
-        )
-
-
-@asynccontextmanager
-async def _beside(config: Config, timeouts: Timeouts, upstream: Upstream) -> AsyncIterator[Upstream]:
-    """Where side calls go: the upstream of the main calls, or one of their own, which hears of no client's trace."""
-    base_url = config.side_calls.base_url
-    if base_url is None:
-        yield upstream
-        return
-    async with Upstream(timeouts, _way(config, Base.of(base_url), config.side_calls.tls)) as aside:
-        yield aside
-
-
-def _way(config: Config, base: Base, options: Tls) -> Way:
-    if base.socket:
-        return Way(path=base.socket)
-    secured = tls.context(options)
-    return Way.of_environment(base.origin, secured) if config.upstream.trust_env else Way(tls=secured)
-
-
-def _side_calls(config: Config, aside: Upstream, base: Base, key: str, tracing: "Tracing | None") -> Calls:
-    caller = SideCaller(aside, config.side_calls, base, key=key)
-    return caller if tracing is None else tracing.side_calls(caller)
-
-
-@asynccontextmanager
-async def _summaries(config: Config, parts: Parts, calls: Calls) -> AsyncIterator[Summaries]:
-    """The owner of the side calls, for as long as there is an upstream."""
-    summaries = Summaries(
-        calls,
-        parts.memories.keep,
-        parts.log,
-        note=parts.metrics.note_side_call,
-        spending=Spending(config.side_calls.per_hour, asyncio.get_running_loop().time),
-        prepares=_has_room_for_side_calls(config),
-        # The last second is for a call that waits behind others, or on the store.
-        waits=Waits(patience=config.side_calls.deadline + LAST_SECOND),
-    )
+async def _followed(
+    reloads: Reloads, config: Config, front: Front, log: FilteringBoundLogger
+) -> AsyncIterator[None]:
+    """Changes of the configuration are taken over for as long as this lasts."""
+    task = asyncio.create_task(reloads.follow(config, front.turn_to, log))
     try:
-        yield summaries
+        yield
     finally:
-        await summaries.close()
+        task.cancel()
+        await asyncio.wait([task])
 
 
-@asynccontextmanager
-async def _discovery(config: Config, questions: Questions) -> AsyncIterator[Discovery]:
-    """The owner of the questions about windows, for as long as there is an upstream."""
-    discovery = Discovery(questions, config.discovery, asyncio.get_running_loop().time)
-    try:
-        yield discovery
-    finally:
-        await discovery.close()
+async def serve(
+    config: Config,
+    parts: Parts,
+    *,
+    grace: float = GRACE,
+    worker: Worker | None = None,
+    reloads: Reloads | None = None,
+) -> None:
+    """Run the proxy until SIGTERM or SIGINT; a second signal ends it at once. A worker ends with its parent as well.
 
-
-def _warn_of_unverified(config: Config, log: FilteringBoundLogger) -> None:
-    for name, options in (("upstream", config.upstream), ("side_calls", config.side_calls)):
-        if not options.tls.verify:
-            log.warning("certificate_is_not_verified", server=name, url=options.base_url)
-
-
-def _has_room_for_side_calls(config: Config) -> bool:
-    """Whether a side call in the background delays nobody.
-
-    On a server with one slot it would keep the client's next request waiting and throw out its prompt cache, and
-    nearly every server on the user's own machine has one slot.
+    SIGHUP asks for a reload.
     """
-    if config.side_calls.base_url is not None:
-        return True
-    slots = config.upstream.slots or (1 if is_on_this_machine(config.upstream.base_url) else 2)
-    return slots > 1
-
-
-async def serve(config: Config, parts: Parts, *, grace: float = GRACE, worker: Worker | None = None) -> None:
-    """Run the proxy until SIGTERM or SIGINT; a second signal ends it at once. A worker ends with its parent as well."""
     stop = asyncio.Event()
     held = worker.held if worker else NONE_HELD
-    with _signals(stop.set):
-        async with running(config, parts, grace=grace, held=held):
+    with _signals(stop.set), _hangup(reloads):
+        async with running(config, parts, grace=grace, held=held, reloads=reloads):
             if worker is not None:
                 asyncio.get_running_loop().add_reader(worker.parent, stop.set)
                 worker.is_listening()
@@ -259,7 +164,7 @@ async def _listening(
 
 
 @asynccontextmanager
-async def _own_address(config: Config, server: Server, held: Held) -> AsyncIterator[dict[str, str]]:
+async def _own_address(config: Config, front: Front, held: Held) -> AsyncIterator[dict[str, str]]:
     """The address of our own endpoints, where they have one; what the log says of it."""
     listen = config.admin.listen
     if listen is None:
@@ -268,9 +173,9 @@ async def _own_address(config: Config, server: Server, held: Held) -> AsyncItera
 
     async def drain() -> None:
         """Nothing else that takes time is asked here."""
-        server.end_following()
+        front.end_following()
 
-    async with _listening(listen, server.handle_own, drain, listeners.OWN, held) as url:
+    async with _listening(listen, front.handle_own, drain, listeners.OWN, held) as url:
         yield {"admin": url}
 
 
@@ -350,6 +255,20 @@ def _url(runner: web.ServerRunner) -> str:
         return f"unix:{address}"
     host, port, *_ = address
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def _hangup(reloads: Reloads | None) -> Iterator[None]:
+    """SIGHUP, where there is something to read again; else it does what it does to any process."""
+    if reloads is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reloads.ask)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 @contextmanager

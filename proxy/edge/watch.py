@@ -180,7 +180,10 @@ class Records:
 
 
 class Watch:
-    """The records of all holders, and those who follow them. `clock` tells seconds, `store_answers` what it says."""
+    """The records of all holders, and those who follow them. `clock` tells seconds, `store_answers` what it says.
+
+    `captures` says whether the text of requests is kept elsewhere, so that they can be opened.
+    """
 
     def __init__(
         self,
@@ -190,13 +193,10 @@ class Watch:
         captures: bool = False,
         worker: tuple[int, int] = (1, 1),
     ) -> None:
-        """`captures` says whether the text of requests is kept elsewhere, so that they can be opened.
-
-        `worker` is which one this process is, of how many: what is shown is what it has served itself.
-        """
+        """`worker` is which one this process is, of how many: what is shown is what it has served itself."""
         self._clock = clock
         self._store_answers = store_answers
-        self._captures = captures
+        self.captures = captures
         self._worker = worker
         self._number = 0  # of the newest change
         self._records: dict[str, Records] = {}
@@ -276,7 +276,7 @@ class Watch:
         return self._number
 
     def _about(self) -> dict[str, object]:
-        return {"version": __version__, "capture": self._captures, **self.of_workers()}
+        return {"version": __version__, "capture": self.captures, **self.of_workers()}
 
     def _health(self) -> dict[str, object]:
         state, status = self._upstream

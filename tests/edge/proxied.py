@@ -102,7 +102,7 @@ async def proxied(
     tokenizer, remembers = parts or (Lettered(), memories())
     watched = watched or Watched()
     log = logs.build(config.log, written)
-    whole = Parts(tokenizer, remembers, log, watched.metrics, watched.store_answers)
+    whole = Parts(tokenizer, lambda upstream: remembers, log, watched.metrics, watched.store_answers)
     try:
         async with running(config, whole, grace=grace) as url:
             yield Proxied(url, written)

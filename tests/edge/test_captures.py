@@ -33,3 +33,11 @@ async def test_what_is_larger_than_all_that_may_be_kept_pushes_nothing_out() -> 
 
 def test_where_nothing_is_to_be_kept_nothing_is() -> None:
     assert Captures(most_bytes=0).keep("", BODY, BODY) == ""
+
+
+async def test_what_is_kept_goes_when_nothing_is_to_be_kept_any_more() -> None:
+    captures = Captures()
+    name = captures.keep("", BODY, BODY)
+    captures.bound(0)
+    assert await captures.opened("", name) is None
+    assert captures.keep("", BODY, BODY) == ""

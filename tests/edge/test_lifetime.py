@@ -186,7 +186,8 @@ from tests.edge.proxied import Lettered, memories
 options = LogOptions(format=LogFormat.JSON)
 config = Config(upstream=Upstream(sys.argv[1]), listen=Address("127.0.0.1", 0), log=options,
     discovery=Discovery(enabled=False))
-parts = Parts(Lettered(), memories(), logs.build(options), Metrics(), lambda: True)
+remembers = memories()
+parts = Parts(Lettered(), lambda upstream: remembers, logs.build(options), Metrics(), lambda: True)
 asyncio.run(serve(config, parts, grace=20.0))
 """
 

@@ -35,7 +35,7 @@ async def client(upstream: DemoUpstream) -> AsyncIterator[openai.AsyncOpenAI]:
     tokenizer = Tokenizer(log)
     store = MemoryStore(lambda: 0.0, max_entries=1000, max_age=1000)
     memories = Memories(store, upstream.base_url)
-    parts = Parts(tokenizer, memories, log, Metrics(), lambda: True)
+    parts = Parts(tokenizer, memories.of, log, Metrics(), lambda: True)
     async with (
         service.running(config, parts) as url,
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="a-key", max_retries=0) as made,

@@ -1,0 +1,160 @@
+"""What requests come to: the server of the newest configuration, and earlier ones until their last request ends.
+
+Rules. A request begins and ends with the configuration that held when it came. A new one holds all at once or not at
+all: nothing of it is used before all of it could be opened. What does not depend on it goes on: the metrics, the lists
+of conversations and requests, what is remembered, and every upstream that is reached as before. What no request uses
+any more is closed.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Collection
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from proxy.config import Config
+from proxy.context.reader import Reader
+from proxy.edge import backends
+from proxy.edge.backends import Backend
+from proxy.edge.captures import MOST_BYTES, Captures
+from proxy.edge.gate import lends_key
+from proxy.edge.ledger import Ledger
+from proxy.edge.performer import Surroundings
+from proxy.edge.readiness import Readiness
+from proxy.edge.server import Parts, Server
+from proxy.edge.watch import Watch
+
+if TYPE_CHECKING:
+    from proxy.edge.tracing import Tracing
+
+ADVICE: Final = "set auth.tokens, or listen on 127.0.0.1"
+
+
+class _Common:
+    """What the servers of all configurations share. Made on the loop that it serves."""
+
+    def __init__(self, parts: Parts, tracing: "Tracing | None") -> None:
+        self._parts = parts
+        self._tracing = tracing
+        self.clock = asyncio.get_running_loop().time
+        self.watch = Watch(self.clock, parts.store_answers, worker=parts.worker)
+        self._ledger = Ledger(self.clock)
+        self._readiness = Readiness(parts.store_answers, None, self.clock)
+        self._captures = Captures(most_bytes=0)
+
+    def turn_to(self, config: Config, backend: Backend) -> None:
+        """Go by what a configuration says of these."""
+        self._readiness.ask(backend.questions if config.ready_needs_upstream else None)
+        self._captures.bound(MOST_BYTES if config.capture else 0)
+        self.watch.captures = config.capture
+
+    def around(self, config: Config, backend: Backend) -> Surroundings:
+        """What a server is given."""
+        parts = self._parts
+        return Surroundings(
+            upstream=backend.upstream,
+            base=backend.base,
+            key=backend.key,
+            summaries=backend.summaries,
+            tokenizer=parts.tokenizer,
+            memories=backend.memories,
+            discovery=backend.discovery,
+            counts=backend.counts,
+            ledger=self._ledger,
+            metrics=parts.metrics,
+            readiness=self._readiness,
+            watch=self.watch,
+            captures=self._captures,
+            clock=self.clock,
+            stopwatch=time.perf_counter,
+            deadline=config.manage_deadline,
+            tracing=self._tracing,
+        )
+
+
+@asynccontextmanager
+async def surroundings(config: Config, parts: Parts) -> AsyncIterator[Surroundings]:
+    """What requests share, with an upstream that is not called before one of them does."""
+    backend = await backends.opened(backends.spec(config), parts)
+    try:
+        yield _Common(parts, None).around(config, backend)
+    finally:
+        await backend.close()
+
+
+class Front:
+    """Made on the loop that it serves. `turn_to` comes first; `close` ends what is still open."""
+
+    def __init__(self, parts: Parts, tracing: "Tracing | None" = None) -> None:
+        self._parts = parts
+        self._common = _Common(parts, tracing)
+        self._tracing = tracing
+        self._reader = Reader()
+        self._in_use: dict[Server, Collection[Backend]] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._newest: Server
+
+    async def turn_to(self, config: Config) -> None:
+        """Answer from now on as this configuration says. Raises OSError where it cannot be opened."""
+        backend = await self._backend(backends.spec(config))
+        server = Server(config, self._common.around(config, backend), self._parts.log, self._reader)
+        self._common.turn_to(config, backend)
+        earlier = next(reversed(self._in_use), None)
+        self._in_use[server] = (backend,)
+        self._newest = server
+        self._warn(config)
+        if earlier is not None:
+            task = asyncio.create_task(self._retire(earlier))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    def handle(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        """Answer one request."""
+        return self._newest.handle(request)
+
+    def handle_own(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        """The same at the address that is for our own endpoints."""
+        return self._newest.handle_own(request)
+
+    async def drain(self, grace: float) -> None:
+        """Let running requests end, for so many seconds; then end them."""
+        self.end_following()
+        await asyncio.gather(*(server.drain(grace) for server in self._in_use))
+
+    def end_following(self) -> None:
+        """End what pages follow, which would never end by itself."""
+        self._common.watch.close()
+
+    async def close(self) -> None:
+        """End all that is open."""
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        left = {backend for used in self._in_use.values() for backend in used}
+        self._in_use.clear()
+        for backend in left:
+            await backend.close()
+
+    async def _backend(self, made_of: backends.Spec) -> Backend:
+        known = (backend for used in self._in_use.values() for backend in used)
+        same = next((backend for backend in known if backend.spec == made_of), None)
+        return same or await backends.opened(made_of, self._parts, self._tracing)
+
+    async def _retire(self, server: Server) -> None:
+        """Wait for its last request, and close what was for it alone."""
+        await server.finished()
+        used = self._in_use.pop(server)
+        still = {backend for others in self._in_use.values() for backend in others}
+        for backend in used:
+            if backend not in still:
+                await backend.close()
+
+    def _warn(self, config: Config) -> None:
+        log = self._parts.log
+        for name, options in (("upstream", config.upstream), ("side_calls", config.side_calls)):
+            if not options.tls.verify:
+                log.warning("certificate_is_not_verified", server=name, url=options.base_url)
+        if lends_key(config):
+            log.warning("key_is_open_to_the_network", address=str(config.listen), advice=ADVICE)
