@@ -208,7 +208,7 @@ async def served(steps: Steps, window: int, folder: Path, encoders: Any) -> Asyn
         async with open_store(url, Bounds(10_000, 2**26, 1e6), log.warning) as opened:
             memories = Memories(opened.store, upstream.base_url, shared=opened.shared)
             tokenizer = Tokenizer(log, encoders=encoders)
-            parts = Parts(tokenizer, memories, log, Metrics(), opened.shared)
+            parts = Parts(tokenizer, memories.of, log, Metrics(), opened.shared)
             try:
                 async with running(config, parts, grace=1.0) as listening:
                     yield listening

@@ -23,7 +23,7 @@ from proxy.cli.requests import requests_in
 from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load, schema
 from proxy.config.reference import reference
 from proxy.edge import logs, service, workers
-from proxy.edge.front import surroundings
+from proxy.edge.front import sites
 from proxy.edge.memories import Memories
 from proxy.edge.metrics import Metrics
 from proxy.edge.reloads import Reloads
@@ -193,7 +193,7 @@ def _measure(options: argparse.Namespace) -> int:
             await measure.run(
                 requests,
                 config,
-                parts.memories(config.upstream.base_url),
+                parts.memories,
                 parts.tokenizer,
                 sys.stdout,
                 as_json=options.json,
@@ -208,8 +208,8 @@ def _compact(options: argparse.Namespace) -> int:
     requests = list(requests_in(_read(options.file), options.file, options.model))
 
     async def show() -> int:
-        async with _parts(config, QUIET) as parts, surroundings(config, parts) as around:
-            is_whole = await compact.run(requests, config, around, sys.stdout, as_json=options.json)
+        async with _parts(config, QUIET) as parts, sites(config, parts) as found:
+            is_whole = await compact.run(requests, config, found, sys.stdout, as_json=options.json)
         return 0 if is_whole else 1
 
     return _run(show())

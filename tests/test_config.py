@@ -417,8 +417,8 @@ def test_the_resolved_view_is_yaml_with_every_option_and_hidden_keys(folder: Pat
     assert shown["models"][0]["window"] is None
     assert shown["models"][0]["strategies"] == ["images", "elide", "summarize", "drop", "shorten"]
     assert " ".join(shown) == (
-        "listen upstream store workers max_body client_idle_timeout manage_deadline ready_needs_upstream capture auth"
-        " admin tenant log telemetry side_calls discovery checkpoints models"
+        "listen upstream upstreams store workers max_body client_idle_timeout manage_deadline ready_needs_upstream"
+        " capture auth admin tenant log telemetry side_calls discovery checkpoints models"
     )
 
 

@@ -49,10 +49,11 @@ models:
     assert "swordfish" not in caught.value.message
 
 
+SEVERAL: Final = f"{UPSTREAM}upstreams:\n  - {{name: openai, base_url: 'https://o/v1'}}\n"
 MISTAKES: Final = (
     # unknown, misplaced, repeated
     (f"{UPSTREAM}lisen: a", 2, "lisen", "unknown key; did you mean listen?"),
-    (f"{UPSTREAM}zzz: 1", 2, "zzz", "known here are listen, upstream, store"),
+    (f"{UPSTREAM}zzz: 1", 2, "zzz", "known here are listen, upstream, upstreams, store"),
     (f"{UPSTREAM}window: 1", 2, "window", "did you mean models[].window?"),
     (f"api_key: a\n{UPSTREAM}", 1, "api_key", "did you mean upstream.api_key or side_calls.api_key?"),
     (f"{UPSTREAM}store: memory\n\nstore: memory", 4, "store", "given twice, first on line 2"),
@@ -61,6 +62,27 @@ MISTAKES: Final = (
     (f"{UPSTREAM}? [a]\n: b", 2, "(file)", "no plain text"),
     (f"{UPSTREAM}log: {{<<: {{level: info}}}}", 2, "log.'<<'", "merge keys"),
     (f'{UPSTREAM}"a\\nb": 1', 2, "'a\\nb'", "unknown key"),
+    # several upstreams
+    (f"{SEVERAL}models:\n  - match: a\n    upstream: opnai", 6, "models[0].upstream", "did you mean openai?"),
+    (
+        f"{SEVERAL}models:\n  - {{match: a, upstream: x}}",
+        5,
+        "models[0].upstream",
+        "known are default, openai",
+    ),
+    (f"{SEVERAL}  - {{name: openai, base_url: 'http://h'}}", 4, "upstreams[1].name", "of an earlier one"),
+    (
+        f"{SEVERAL}  - {{name: default, base_url: 'http://h'}}",
+        4,
+        "upstreams[1].name",
+        "names the section upstream",
+    ),
+    (f"{SEVERAL}  - {{name: v1, base_url: 'http://h'}}", 4, "upstreams[1].name", "no version like v1"),
+    (f"{SEVERAL}  - {{name: A/b, base_url: 'http://h'}}", 4, "upstreams[1].name", "no name of an upstream"),
+    (f"{SEVERAL}  - {{base_url: 'http://h'}}", 4, "upstreams[1].name", "is missing. What paths"),
+    (f"{SEVERAL}  - {{name: b}}", 4, "upstreams[1].base_url", "is missing"),
+    (f"{UPSTREAM}upstreams: {{openai: 1}}", 2, "upstreams", 'each element begins with - name: "..."'),
+    (f"{SEVERAL}models: [{{match: '*'}}, {{match: a, upstream: openai}}]", 4, "models[1].match", "rule 0"),
     # what was meant by a misspelt key is not called missing as well
     ("upstream:\n  base-url: http://h/v1", 2, "upstream.base-url", "did you mean base_url?"),
     ("upstrem: {}", 1, "upstrem", "did you mean upstream?"),

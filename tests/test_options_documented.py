@@ -20,13 +20,17 @@ from proxy.config.forms import REQUIRED, Option, Section
 from proxy.config.kinds import Wrong
 from proxy.config.model_options import MODELS
 from proxy.config.options import FLAGS, ROOT, walk
+from proxy.config.values import NamedUpstream
 from proxy.context.policy import ModelPolicy
 from tests.peers.certificates import pem_files
 
 EXAMPLE: Final = Path(__file__).resolve().parents[1] / "config.example.yaml"
 EXAMPLE_UPSTREAM: Final = "http://127.0.0.1:8080/v1"
 OPTIONS: Final = tuple(walk())
-SWITCHED_OFF: Final = re.compile(r"^(\s*)#(\w+:)", re.MULTILINE)
+ECHOES: Final = {name for name, _, _ in OPTIONS} - {name for name, _, _ in walk(echoes=False)}
+"""Options of which another section says all."""
+
+SWITCHED_OFF: Final = re.compile(r"^(\s*)#((?:- )?\w+:)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Documented:
 def sections(section: Section = ROOT, prefix: str = "") -> Iterator[tuple[str, Section]]:
     """Every section with its dotted name; that of the whole file is empty."""
     yield f"{prefix}{section.name}", section
-    below = f"{prefix}{section.name}{'[]' if section.selector else ''}." if section.name else ""
+    below = f"{prefix}{section.key}." if section.name else ""
     for member in section.members:
         if isinstance(member, Section):
             yield from sections(member, below)
@@ -103,12 +107,14 @@ def differences(found: Mapping[str, Documented]) -> Iterator[str]:
     """Where an example and the table do not agree, one sentence each."""
     known = {name for name, _, _ in OPTIONS}
     for name, section, option in OPTIONS:
+        if name in ECHOES:
+            continue
         if name in found:
             yield from (f"{name}: {what}" for what in option_differences(found[name], section, option))
         else:
             yield f"{name}: is not in the example"
     for name, section in sections():
-        if name:
+        if name and not any(echo.startswith(f"{name}.") for echo in ECHOES):
             known.add(name)
             if name not in found or found[name].comment != section.effect:
                 yield f"{name}: the comment above should read {section.effect!r}"
@@ -122,7 +128,7 @@ def option_differences(shown: Documented, section: Section, option: Option) -> I
         yield f"the comment above should read {sentences!r}"
     if shown.unit != option.unit:
         yield f"the comment behind should read {option.unit!r}"
-    if shown.is_off and default is not None:
+    if shown.is_off and default not in (None, REQUIRED):
         yield "has a default and should not be switched off"
     if not shown.is_off and default not in (None, REQUIRED) and values(shown, option) != default:
         yield f"should be {option.kind.show(default) if not option.is_list else default}"
@@ -142,7 +148,8 @@ def test_every_field_of_every_section_has_a_row_in_the_table_and_every_row_a_fie
     for _, section in sections():
         fields = [field.name for field in dataclasses.fields(section.holds)]
         assert sorted(fields) == sorted(member.name for member in section.members), section.name
-    assert [field.name for field in dataclasses.fields(ModelRule)] == ["match", "policy"]
+    assert [field.name for field in dataclasses.fields(ModelRule)] == ["match", "policy", "upstream"]
+    assert [field.name for field in dataclasses.fields(NamedUpstream)] == ["name", "options"]
     assert MODELS.holds is ModelPolicy
 
 
@@ -177,7 +184,12 @@ def test_what_the_example_switches_off_is_a_valid_value(
     tokens.write_text("made-up-as-well\n", encoding="utf-8")
     (prompt := tmp_path / "prompt.txt").write_text("Sum up.", encoding="utf-8")
     environ |= {"SUMMARY_PROMPT_FILE": str(prompt)}
-    environ |= {"SUMMARY_API_KEY": "made-up", "TENANT_SECRET": "made-up-too", "TOKENS_FILE": str(tokens)}
+    environ |= {
+        "OPENAI_API_KEY": "made-up",
+        "SUMMARY_API_KEY": "made-up",
+        "TENANT_SECRET": "made-up-too",
+        "TOKENS_FILE": str(tokens),
+    }
     config = load(path, Flags(), environ)
     assert [name for name, shown in example.items() if shown.is_off]
     assert config.policy_for("any").window == 128_000

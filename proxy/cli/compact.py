@@ -5,16 +5,16 @@ the summary, which was asked for, and counts; the messages themselves are in the
 is a failure of the command, after everything was written.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TextIO
 
 import msgspec
 
-from proxy.cli.requests import read_all, terms
+from proxy.cli.requests import read_all, terms, upstream_of
 from proxy.config import Config
 from proxy.edge.compacting import compacted
-from proxy.edge.performer import Surroundings
+from proxy.edge.routes import Site
 from proxy.edge.sidecalls import Origin
 from proxy.exchange import Compaction, compact
 
@@ -29,11 +29,17 @@ _REASONS: Final = MappingProxyType(
 
 
 async def run(
-    requests: Sequence[tuple[str, bytes]], config: Config, around: Surroundings, out: TextIO, *, as_json: bool
+    requests: Sequence[tuple[str, bytes]],
+    config: Config,
+    sites: Mapping[str, Site],
+    out: TextIO,
+    *,
+    as_json: bool,
 ) -> bool:
     """Write what each request becomes; whether every summary was to be had. Raises NoChatRequest."""
     is_whole = True
     for place, request in read_all(requests):
+        around = sites[upstream_of(request, config)].around
         known = terms(request, config, around.tokenizer)
         who = f"{known.tenant}:{request.model}"
         found = await compacted(compact(request, known), around, Origin((), "", ""), who)

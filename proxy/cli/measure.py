@@ -4,7 +4,7 @@ Rules. Nobody is called: a window that is not configured stays unknown. What was
 store. The table tells counts, never content.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Final, TextIO
 
@@ -38,15 +38,16 @@ _REASONS: Final = MappingProxyType(
 async def run(
     requests: Sequence[tuple[str, bytes]],
     config: Config,
-    memories: Remembers,
+    memories: Callable[[str], Remembers],
     tokenizer: Measures,
     out: TextIO,
     *,
     as_json: bool,
 ) -> None:
-    """Write what each request measures. Raises NoChatRequest."""
+    """Write what each request measures; `memories` gives those of an upstream. Raises NoChatRequest."""
     for place, request in read_all(requests):
-        found = await measured(measure(request, terms(request, config, tokenizer)), memories, tokenizer)
+        known = terms(request, config, tokenizer)
+        found = await measured(measure(request, known), memories(known.upstream), tokenizer)
         if as_json:
             out.write(msgspec.json.encode(found).decode() + "\n")
         else:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from proxy.config import Config
+from proxy.config.values import DEFAULT
 from proxy.context import rawjson
 from proxy.context.rawjson import NotJSON
 from proxy.context.reader import Reader
@@ -61,17 +62,24 @@ def _as_request(text: bytes, model: str) -> bytes:
 
 def terms(request: ChatRequest, config: Config, tokenizer: Measures) -> Terms:
     """What is fixed for one request that comes with no credential."""
-    policy = config.policy_for(request.model)
-    summary_model = config.side_calls.model or ""
+    policy = config.rule_for(request.model).policy
+    name = upstream_of(request, config)
+    calls = config.side_calls_of(name)
+    summary_model = calls.model or ""
     return Terms(
         policy=policy,
         mode=policy.mode,
-        upstream=config.upstream.base_url,
+        upstream=config.servers[name].base_url,
         tenant=hashlib.blake2b(b"", digest_size=16).hexdigest(),
         count=partial(tokenizer.count, encoding=encoding_for(request.model)),
         summary_model=summary_model,
-        summary_prompt=config.side_calls.prompt,
-        streams=config.side_calls.stream,
-        summary_window=config.policy_for(summary_model).window if summary_model else None,
-        reasoning_effort=config.side_calls.reasoning_effort or "",
+        summary_prompt=calls.prompt,
+        streams=calls.stream,
+        summary_window=config.policy_for(summary_model, name).window if summary_model else None,
+        reasoning_effort=calls.reasoning_effort or "",
     )
+
+
+def upstream_of(request: ChatRequest, config: Config) -> str:
+    """The name of the upstream that a request goes to, by its model."""
+    return config.rule_for(request.model).upstream or DEFAULT

@@ -39,7 +39,9 @@ def restart_names() -> tuple[str, ...]:
 def files_of(config: Config) -> tuple[str, ...]:
     """The files that a configuration names and that are read with it."""
     tokens = config.auth.tokens_file
-    return (*((tokens.path,) if tokens else ()), *config.upstream.tls.files, *config.side_calls.tls.files)
+    secured = (*(options.tls for options in config.servers.values()), config.side_calls.tls)
+    read = [each.path for each in (tokens, config.side_calls.prompt_file) if each is not None]
+    return (*read, *(file for tls in secured for file in tls.files))
 
 
 def _differences(section: Section, running: Any, wanted: Any, prefix: str) -> Iterator[tuple[str, bool]]:
@@ -52,7 +54,7 @@ def _differences(section: Section, running: Any, wanted: Any, prefix: str) -> It
         match entry:
             case Option():
                 yield name, entry.needs_restart
-            case Section(selector=None):
+            case Section(each=None):
                 yield from _differences(entry, before, after, f"{name}.")
             case Section():
                 yield name, False

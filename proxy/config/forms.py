@@ -5,12 +5,11 @@ of the same name in the section's dataclass. Nothing here knows an option.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.config.kinds import Kind
-from proxy.config.values import ModelRule
 
 REQUIRED: Final = dataclasses.MISSING
 """The default of an option that has none."""
@@ -35,10 +34,28 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
+class Each:
+    """The elements of a list of mappings.
+
+    holds    what one becomes: a field for each of `options`, and the section's own values in the field `rest`
+    options  those of the element itself; the first says what it is for
+    check    of an element, those before it, and what the file said so far: a key of it that is of no use, and why
+    """
+
+    holds: type
+    options: tuple[Option, ...]
+    rest: str
+    check: Callable[
+        [Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any]], tuple[str, str] | None
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """A key with keys of its own, which become the dataclass `holds`.
 
-    selector   set for a list of such mappings: the option that says what an element is for
+    each       set for a list of such mappings
+    like       the section that has the same members, and says what they are
     ascending  options whose values must grow in this order
     check      of the values that are given: the name of one that is of no use, and why
     """
@@ -47,16 +64,22 @@ class Section:
     holds: type
     effect: str
     members: "tuple[Option | Section, ...]"
-    selector: Option | None = None
+    each: Each | None = None
+    like: str = ""
     ascending: tuple[str, ...] = ()
     check: Callable[[Mapping[str, Any]], tuple[str, str] | None] | None = None
 
     @property
     def entries(self) -> "tuple[Option | Section, ...]":
-        """All keys of one mapping, the selector first."""
-        return self.members if self.selector is None else (self.selector, *self.members)
+        """All keys of one mapping, those of an element first."""
+        return self.members if self.each is None else (*self.each.options, *self.members)
+
+    @property
+    def key(self) -> str:
+        """The name as it stands in a dotted one."""
+        return self.name if self.each is None else f"{self.name}[]"
 
     def default(self, option: Option) -> Any:
         """What the option is when it is left out, or REQUIRED."""
-        holds = ModelRule if option is self.selector else self.holds
+        holds = self.each.holds if self.each and option in self.each.options else self.holds
         return next(field.default for field in dataclasses.fields(holds) if field.name == option.name)

@@ -256,6 +256,22 @@ def _read_name(text: str) -> object:
 
 
 NAME: Final = Kind(_read_name, shapes.NAME)
+
+_LABEL: Final = re.compile(r"(?!v[0-9]+[a-z0-9]*$)[a-z0-9][a-z0-9._-]{0,59}")
+
+
+def _read_label(text: str) -> object:
+    name = text.strip()
+    if _LABEL.fullmatch(name):
+        return name
+    return Wrong(
+        "is no name of an upstream; write small letters and digits, with - . _ between, and no version like v1"
+    )
+
+
+LABEL: Final = Kind(_read_label, shapes.LABEL)
+"""A name that can stand as the first part of a path."""
+
 TEXT: Final = Kind(_as_it_is, shapes.TEXT)
 
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import yaml
 
-from proxy.config.forms import Option, Section
+from proxy.config.forms import Each, Option, Section
 from proxy.config.options import ROOT
-from proxy.config.values import Config, ModelRule
+from proxy.config.values import Config
 
 
 def describe(config: Config) -> str:
@@ -38,15 +38,16 @@ def _shown(section: Section, holder: Any) -> dict[str, object]:
         match entry:
             case Option():
                 shown[entry.name] = _value(entry, value)
-            case Section(selector=None):
+            case Section(each=None):
                 shown[entry.name] = _shown(entry, value)
-            case Section(selector=Option() as selector):
-                shown[entry.name] = [_rule(entry, selector, rule) for rule in value]
+            case Section(each=Each() as each):
+                shown[entry.name] = [_element(entry, each, element) for element in value]
     return shown
 
 
-def _rule(section: Section, selector: Option, rule: ModelRule) -> dict[str, object]:
-    return {selector.name: _value(selector, rule.match), **_shown(section, rule.policy)}
+def _element(section: Section, each: Each, element: Any) -> dict[str, object]:
+    own = {option.name: _value(option, getattr(element, option.name)) for option in each.options}
+    return {**own, **_shown(section, getattr(element, each.rest))}
 
 
 def _value(option: Option, value: Any) -> object:

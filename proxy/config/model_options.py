@@ -3,10 +3,13 @@
 Rules. As in `options`: a row for each, whose sentences stand in the documentation word for word.
 """
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from proxy.config import kinds
-from proxy.config.forms import Option, Section
+from proxy.config.forms import Each, Option, Section
+from proxy.config.kinds import nearest
+from proxy.config.values import ANY_MODEL, DEFAULT, ModelRule
 from proxy.context.calibration import CalibrationPolicy
 from proxy.context.edits import SummaryRole
 from proxy.context.policy import (
@@ -216,6 +219,26 @@ CALIBRATION: Final = Section(
     ),
 )
 
+
+def _unusable_rule(
+    rule: Mapping[str, Any], before: Sequence[Mapping[str, Any]], read: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    upstream, pattern = rule.get("upstream"), rule.get("match")
+    known = [DEFAULT, *(each["name"] for each in read.get("upstreams", ()) if "name" in each)]
+    if upstream is not None and upstream not in known:
+        near = nearest(upstream, known)
+        meant = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
+        return "upstream", f"{upstream!r} is the name of none of the upstreams; {meant}"
+    for index, earlier in enumerate(before):
+        takes = earlier.get("match") in (ANY_MODEL, pattern)
+        if pattern is not None and takes and earlier.get("upstream") in (None, upstream):
+            return (
+                "match",
+                f"never applies: rule {index} of the list takes all of it; put the general one last",
+            )
+    return None
+
+
 MODELS: Final = Section(
     "models",
     ModelPolicy,
@@ -363,12 +386,27 @@ MODELS: Final = Section(
         RECALL,
         CALIBRATION,
     ),
-    selector=Option(
-        "match",
-        kinds.NAME,
-        'Shell pattern over the request\'s model, in upper and lower case as it stands. Only "*" matches a request'
-        " without one.",
-        "Add a rule for each family of models; the general one comes last.",
+    each=Each(
+        ModelRule,
+        (
+            Option(
+                "match",
+                kinds.NAME,
+                'Shell pattern over the request\'s model, in upper and lower case as it stands. Only "*" matches a'
+                " request without one.",
+                "Add a rule for each family of models; the general one comes last.",
+            ),
+            Option(
+                "upstream",
+                kinds.LABEL,
+                "The name of the server that these models are asked of, out of upstreams; default is upstream. Left"
+                " out, it is that one too, unless the path names another. A rule with a name holds for no other server."
+                " The body is then read first, up to max_body, of every POST with JSON whose path names none.",
+                "Set it where one address shall lead to several servers.",
+            ),
+        ),
+        "policy",
+        _unusable_rule,
     ),
     ascending=("compact_to", "compact_at"),
 )

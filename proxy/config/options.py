@@ -6,16 +6,17 @@ so a row is all that a new option needs. Sentences are for the person who edits 
 word.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from proxy.config import kinds, tls
 from proxy.config.access import ADMIN, AUTH
-from proxy.config.forms import Option, Section
+from proxy.config.forms import Each, Option, Section
 from proxy.config.model_options import MODELS
 from proxy.config.prompt_file import PROMPT_FILE
 from proxy.config.values import (
+    DEFAULT,
     Checkpoints,
     Config,
     Discovery,
@@ -23,6 +24,7 @@ from proxy.config.values import (
     LogLevel,
     LogOptions,
     SideCallLimits,
+    NamedUpstream,
     SideCalls,
     Telemetry,
     Tenant,
@@ -78,7 +80,8 @@ UPSTREAM: Final = Section(
         Option(
             "api_key",
             kinds.SECRET,
-            "Credential for requests that come without one; a client's own always wins. Empty means none.",
+            "Credential for requests that come without one; a client's own always wins. Empty means none. No other"
+            " upstream is ever sent it; and one that a rule chose, rather than the path, is never sent a client's.",
             "Set it when clients shall not hold the key themselves.",
         ),
         Option(
@@ -109,6 +112,41 @@ UPSTREAM: Final = Section(
         ),
         TLS,
     ),
+)
+
+
+def _unusable_name(
+    named: Mapping[str, Any], before: Sequence[Mapping[str, Any]], _: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    name = named.get("name")
+    if name == DEFAULT:
+        return "name", f"is taken: {DEFAULT} names the section upstream"
+    if name is not None and any(each.get("name") == name for each in before):
+        return "name", "is the name of an earlier one; each needs its own"
+    return None
+
+
+UPSTREAMS: Final = Section(
+    "upstreams",
+    Upstream,
+    "Further servers beside upstream, each with its own key and connections. Requests reach one by its name in front of"
+    " the path, as in http://127.0.0.1:8787/openai/v1, or by the rule of their model. All else goes to upstream.",
+    UPSTREAM.members,
+    each=Each(
+        NamedUpstream,
+        (
+            Option(
+                "name",
+                kinds.LABEL,
+                "What paths and rules call it. A path that begins with it is this server's, without the name; its own"
+                " rules alone and those without an upstream hold there.",
+                "Take a short one that begins no path of the main server.",
+            ),
+        ),
+        "options",
+        _unusable_name,
+    ),
+    like="upstream",
 )
 
 TENANT: Final = Section(
@@ -225,7 +263,8 @@ PER_HOUR: Final = Section(
 SIDE_CALLS: Final = Section(
     "side_calls",
     SideCalls,
-    "The proxy's own requests for a summary. What is left out is as in the main call.",
+    "The proxy's own requests for a summary. What is left out is as in the main call. Without a base_url here, api_key"
+    " and model hold for upstream alone, and not for upstreams.",
     (
         Option(
             "deadline",
@@ -371,6 +410,7 @@ ROOT: Final = Section(
             needs_restart=True,
         ),
         UPSTREAM,
+        UPSTREAMS,
         Option(
             "store",
             kinds.STORE,
@@ -450,12 +490,23 @@ VARIABLES: Final = MappingProxyType(
 """Variables of the environment that others have named, and the option that each sets where nobody else does."""
 
 
-def walk(section: Section = ROOT, prefix: str = "") -> Iterator[tuple[str, Section, Option]]:
-    """Every option with its dotted name (`models[].elide.keep`) and its section, in the order of the table."""
+def walk(
+    section: Section = ROOT, prefix: str = "", *, echoes: bool = True
+) -> Iterator[tuple[str, Section, Option]]:
+    """Every option with its dotted name (`models[].elide.keep`) and its section, in the order of the table.
+
+    `echoes`: also those of a section that is like another one.
+    """
     for entry in section.entries:
         match entry:
             case Option():
                 yield f"{prefix}{entry.name}", section, entry
-            case Section():
-                brackets = "[]" if entry.selector else ""
-                yield from walk(entry, f"{prefix}{entry.name}{brackets}.")
+            case Section(like="") | Section(each=None):
+                yield from walk(entry, f"{prefix}{entry.key}.", echoes=echoes)
+            case Section(each=Each() as each):
+                if echoes:
+                    yield from walk(entry, f"{prefix}{entry.key}.")
+                else:
+                    yield from (
+                        (f"{prefix}{entry.key}.{option.name}", entry, option) for option in each.options
+                    )

@@ -6,6 +6,7 @@ Rules. The file is read when the configuration is. One that cannot be read, or t
 from pathlib import Path
 from typing import Final
 
+from proxy.config import shapes
 from proxy.config.kinds import Kind, Wrong
 from proxy.config.values import PromptFile
 
@@ -25,4 +26,4 @@ def _read(text: str) -> object:
     )
 
 
-PROMPT_FILE: Final = Kind(_read, str)
+PROMPT_FILE: Final = Kind(_read, shapes.FILE, str)

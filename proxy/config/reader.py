@@ -15,10 +15,10 @@ from typing import Any, Final
 import yaml
 
 from proxy.config.environment import expand
-from proxy.config.forms import REQUIRED, Option, Section
+from proxy.config.forms import REQUIRED, Each, Option, Section
 from proxy.config.kinds import Wrong, nearest
 from proxy.config.options import ROOT, walk
-from proxy.config.values import ANY_MODEL, Mistake
+from proxy.config.values import Mistake
 
 WHOLE_FILE: Final = "(file)"
 """The key of a mistake that is none of a single key."""
@@ -126,7 +126,7 @@ class Reading:
         entries = self._entries(section, node, place)
         for member in section.entries:
             entry = entries.get(member.name) or _Entry(place.below(member.name, place.line), None)
-            value = self._member(section, member, entry)
+            value = self._member(section, member, entry, values)
             if value is not None:
                 values[member.name] = value
         self._check_order(section, values, entries)
@@ -136,14 +136,17 @@ class Reading:
                 self._note(entries[unusable[0]].place, unusable[1])
         return values
 
-    def _member(self, section: Section, member: Option | Section, entry: _Entry) -> Any:
+    def _member(
+        self, section: Section, member: Option | Section, entry: _Entry, before: Mapping[str, Any]
+    ) -> Any:
+        """Its value; `before` are those of the members before it."""
         match member:
             case Option():
                 return self._option(section, member, entry)
-            case Section(selector=None):
+            case Section(each=None):
                 return self._section(member, entry.node, entry.place)
-            case Section():
-                return self._rules(member, entry)
+            case Section(each=Each() as each):
+                return self._elements(member, each, entry, before)
 
     def _entries(self, section: Section, node: yaml.Node | None, place: _Place) -> dict[str, _Entry]:
         """The known keys of a mapping; the others, and those that come twice, are noted."""
@@ -175,26 +178,33 @@ class Reading:
         if near is not None:
             self._not_missing.add(place.below(near, 1).key)
             return f"unknown key; did you mean {near}?"
-        elsewhere = [full for full, _, option in walk() if option.name == name]
+        elsewhere = [full for full, _, option in walk(echoes=False) if option.name == name]
         if elsewhere:
             self._not_missing.update(elsewhere)
             return f"unknown key here; did you mean {' or '.join(elsewhere)}?"
         return f"unknown key; known here are {_names(section)}"
 
-    def _rules(self, section: Section, entry: _Entry) -> list[dict[str, Any]] | None:
-        """The elements of a list of mappings, each opened by its selector."""
+    def _elements(
+        self, section: Section, each: Each, entry: _Entry, before: Mapping[str, Any]
+    ) -> list[dict[str, Any]] | None:
+        """The elements of a list of mappings, each opened by its first option."""
         if entry.node is None:
             return None
         if not _is_list(entry.node):
-            self._note(entry.place, 'must be a list; each element begins with - match: "..."')
+            self._note(
+                entry.place, f'must be a list; each element begins with - {each.options[0].name}: "..."'
+            )
             return None
-        rules: list[dict[str, Any]] = []
+        elements: list[dict[str, Any]] = []
         for index, node in enumerate(entry.node.value):
             place = entry.place.item(index, node)
-            rule = self._section(section, None if _is_null(node) else node, place)
-            self._check_reach(rule, rules, place)
-            rules.append(rule)
-        return rules
+            element = self._section(section, None if _is_null(node) else node, place)
+            unusable = each.check(element, elements, before)
+            if unusable is not None:
+                line = next((_line(key) for key in _keys(node) if key.value == unusable[0]), place.line)
+                self._note(place.below(unusable[0], line), unusable[1])
+            elements.append(element)
+        return elements
 
     # --- values -------------------------------------------------------------------------------------------------
 
@@ -268,20 +278,14 @@ class Reading:
             )
             self._note(entries[given[0]].place, f"must keep the order {needed}; here {told}")
 
-    def _check_reach(self, rule: Mapping[str, Any], before: list[dict[str, Any]], place: _Place) -> None:
-        """A rule behind one that takes everything it would match."""
-        pattern = rule.get("match")
-        for index, earlier in enumerate(before):
-            if pattern is not None and earlier.get("match") in (ANY_MODEL, pattern):
-                at = place.below("match", place.line)
-                self._note(
-                    at, f"never applies: rule {index} of the list takes all of it; put the general one last"
-                )
-                return
-
 
 def _names(section: Section) -> str:
     return ", ".join(entry.name for entry in section.entries)
+
+
+def _keys(node: yaml.Node) -> list[yaml.ScalarNode]:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return [key for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
 
 
 def _is_mapping(node: yaml.Node) -> bool:

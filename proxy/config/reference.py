@@ -56,12 +56,13 @@ def _parts(section: Section, name: str) -> Iterator[str]:
     """A section with its options in a table, and then those in it."""
     heading = f"`{name}`" if name else "At the top"
     effect = f"{section.effect}\n\n" if section.effect else ""
-    rows = "".join(_row(section, entry) for entry in section.entries if isinstance(entry, Option))
-    yield f"\n## {heading}\n\n{effect}{_HEAD}{rows}"
-    for entry in section.entries:
+    said = section.each.options if section.like and section.each else section.entries
+    rows = "".join(_row(section, entry) for entry in said if isinstance(entry, Option))
+    besides = f"\nBeside that, all that `{section.like}` has.\n" if section.like else ""
+    yield f"\n## {heading}\n\n{effect}{_HEAD}{rows}{besides}"
+    for entry in said:
         if isinstance(entry, Section):
-            below = f"{entry.name}{'[]' if entry.selector else ''}"
-            yield from _parts(entry, f"{name}.{below}" if name else below)
+            yield from _parts(entry, f"{name}.{entry.key}" if name else entry.key)
 
 
 def _row(section: Section, option: Option) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.config.forms import Option, Section
+from proxy.config.forms import Each, Option, Section
 from proxy.config.kinds import Wrong
 from proxy.config.model_options import MODELS
 from proxy.config.options import FLAGS, ROOT, VARIABLES, walk
 from proxy.config.reader import Reading, quoted
-from proxy.config.values import ANY_MODEL, IN_MEMORY, Config, Flags, InvalidConfig, Mistake, ModelRule
+from proxy.config.values import ANY_MODEL, IN_MEMORY, Config, Flags, InvalidConfig, Mistake
 
 COMMAND_LINE: Final = "command line"
 ENVIRONMENT: Final = "environment"
@@ -94,7 +94,7 @@ def _read(
 def _config(values: dict[str, Any], said: Mapping[str, Any]) -> Config:
     """Frozen values of what was read, with the flags on top and a last rule for all other models."""
     rules = values.setdefault(MODELS.name, [])
-    if all(rule["match"] != ANY_MODEL for rule in rules):
+    if all(rule["match"] != ANY_MODEL or "upstream" in rule for rule in rules):
         rules.append({"match": ANY_MODEL})
     for name, value in said.items():
         section, _, option = name.rpartition(".")
@@ -120,13 +120,16 @@ def _built(section: Section, values: Mapping[str, Any]) -> Any:
         match entry:
             case Option():
                 pass
-            case Section(selector=None):
+            case Section(each=None):
                 made[entry.name] = _built(entry, values.get(entry.name, {}))
-            case Section():
-                made[entry.name] = tuple(_rule(entry, rule) for rule in values[entry.name])
+            case Section(each=Each() as each):
+                elements = values.get(entry.name, ())
+                made[entry.name] = tuple(_element(entry, each, element) for element in elements)
     return section.holds(**made)
 
 
-def _rule(section: Section, values: Mapping[str, Any]) -> ModelRule:
-    policy = {name: value for name, value in values.items() if name != "match"}
-    return ModelRule(values["match"], _built(section, policy))
+def _element(section: Section, each: Each, values: Mapping[str, Any]) -> Any:
+    own = {option.name for option in each.options}
+    rest = {name: value for name, value in values.items() if name not in own}
+    given = {name: value for name, value in values.items() if name in own}
+    return each.holds(**given, **{each.rest: _built(section, rest)})

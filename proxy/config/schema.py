@@ -52,7 +52,7 @@ def _mapping(section: Section) -> dict[str, Any]:
 
 def _section(section: Section) -> dict[str, Any]:
     described = {"description": section.effect}
-    if section.selector is not None:
+    if section.each is not None:
         return described | {"type": ["array", "null"], "items": _mapping(section)}
     return described | _mapping(section) | {"type": ["object", "null"]}
 

@@ -105,6 +105,7 @@ SWITCH: Final = _shape(
     ],
 )
 NAME: Final = _any_text("name")
+LABEL: Final = _any_text("name")
 TEXT: Final = _any_text("text")
 PATTERN: Final = _any_text("regular expression")
 SECRET: Final = _any_text("credential")

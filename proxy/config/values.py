@@ -6,7 +6,8 @@ sizes bytes. A credential is held in a `Secret`, which shows itself to nobody wh
 """
 
 import ipaddress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
@@ -185,6 +186,18 @@ class Upstream:
     tls: Tls = Tls()
 
 
+DEFAULT: Final = "default"
+"""The name of the upstream that needs none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedUpstream:
+    """A further upstream, which paths and rules name."""
+
+    name: str
+    options: Upstream
+
+
 @dataclass(frozen=True, slots=True)
 class TokensFile:
     """A file of tokens, as it was when the configuration was read; it shows its path alone."""
@@ -326,10 +339,14 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class ModelRule:
-    """The policy of all models whose name matches a shell pattern, case-sensitively."""
+    """The policy of all models whose name matches a shell pattern, case-sensitively.
+
+    upstream  the name of the one that they are asked of; None = the default, or the one that a path names
+    """
 
     match: str
     policy: ModelPolicy
+    upstream: str | None = None
 
     def matches(self, model: object) -> bool:
         """A name that is missing, empty or no text matches only `*`."""
@@ -351,6 +368,7 @@ class Config:
     """
 
     upstream: Upstream
+    upstreams: tuple[NamedUpstream, ...] = ()
     listen: Address | SocketFile = Address("127.0.0.1", 8787)
     store: StoreURL = IN_MEMORY
     workers: int = 1
@@ -369,9 +387,34 @@ class Config:
     discovery: Discovery = Discovery()
     models: tuple[ModelRule, ...] = (ModelRule(ANY_MODEL, ModelPolicy()),)
 
-    def policy_for(self, model: object) -> ModelPolicy:
-        """The policy of the first rule that matches a request's `model`; the defaults when none does."""
-        return next((rule.policy for rule in self.models if rule.matches(model)), ModelPolicy())
+    @property
+    def servers(self) -> Mapping[str, Upstream]:
+        """All upstreams by name."""
+        return {DEFAULT: self.upstream, **{each.name: each.options for each in self.upstreams}}
+
+    def side_calls_of(self, upstream: str) -> SideCalls:
+        """Those that are made for the requests of this one."""
+        if upstream == DEFAULT or self.side_calls.base_url is not None:
+            return self.side_calls
+        # A key goes to the server that it is for, and a model is known to its own.
+        return replace(self.side_calls, api_key=None, model=None)
+
+    def rules_for(self, upstream: str | None) -> Iterator[ModelRule]:
+        """Those that may hold for a request, in order; `upstream` where its path names one: no other's rule does."""
+        for rule in self.models:
+            if upstream is None or rule.upstream in (None, upstream):
+                yield rule
+                if rule.match == ANY_MODEL:
+                    return
+
+    def rule_for(self, model: object, upstream: str | None = None) -> ModelRule:
+        """The first rule that matches a request's `model`; the defaults when none does."""
+        matching = (rule for rule in self.rules_for(upstream) if rule.matches(model))
+        return next(matching, ModelRule(ANY_MODEL, ModelPolicy()))
+
+    def policy_for(self, model: object, upstream: str | None = None) -> ModelPolicy:
+        """The policy of that rule."""
+        return self.rule_for(model, upstream).policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ readiness is configured to depend on it. An endpoint is one function and one row
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
@@ -19,6 +19,7 @@ import msgspec
 from proxy.edge import metrics, page
 from proxy.edge.downstream import JSON, Downstream
 from proxy.edge.performer import Surroundings
+from proxy.edge.summaries import Summaries
 from proxy.exchange import Compaction, Measurement
 from proxy.wire import chat
 
@@ -56,12 +57,13 @@ class Reply(NamedTuple):
 class Asked:
     """A request to an endpoint of ours. `measurement` and `compaction` read its body as a chat request.
 
-    `holder` names whose token it came with.
+    `holder` names whose token it came with, `summaries` are those of all upstreams.
     """
 
     path: str
     holder: str
     around: Surroundings
+    summaries: Collection[Summaries]
     measurement: Callable[[], Awaitable[Measurement]]
     compaction: Callable[[], Awaitable[Compaction]]
 
@@ -183,7 +185,8 @@ async def _forget(asked: Asked) -> Reply:
     if keys is None:
         return Reply(404, chat.error_body("No conversation with this id is listed here.", _KIND, "not_found"))
     await around.memories.forget(keys)
-    around.summaries.forget(keys)
+    for summaries in asked.summaries:
+        summaries.forget(keys)
     around.ledger.strike(id_)
     around.watch.strike(asked.holder, id_)
     return Reply(200, msgspec.json.encode({"forgotten": len(keys)}))

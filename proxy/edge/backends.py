@@ -62,10 +62,15 @@ class Backend:
     close: Callable[[], Awaitable[None]]
 
 
-def spec(config: Config) -> Spec:
-    """What the backend of a configuration is made of."""
-    named = [file for options in (config.upstream.tls, config.side_calls.tls) for file in options.files]
-    return Spec(config.upstream, config.side_calls, config.discovery, tuple(map(stamp, named)))
+def specs(config: Config) -> dict[str, Spec]:
+    """What the backends of a configuration are made of, by name."""
+    return {name: _spec(config, name, options) for name, options in config.servers.items()}
+
+
+def _spec(config: Config, name: str, options: Options) -> Spec:
+    side_calls = config.side_calls_of(name)
+    files = (*options.tls.files, *side_calls.tls.files)
+    return Spec(options, side_calls, config.discovery, tuple(map(stamp, files)))
 
 
 def stamp(path: str) -> Stamp | None:

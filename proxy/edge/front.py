@@ -8,21 +8,23 @@ any more is closed.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 from proxy.config import Config
+from proxy.config.values import DEFAULT
 from proxy.context.reader import Reader
 from proxy.edge import backends
-from proxy.edge.backends import Backend
+from proxy.edge.backends import Backend, Spec
 from proxy.edge.captures import MOST_BYTES, Captures
 from proxy.edge.gate import lends_key
 from proxy.edge.ledger import Ledger
 from proxy.edge.performer import Surroundings
 from proxy.edge.readiness import Readiness
+from proxy.edge.routes import Site
 from proxy.edge.server import Parts, Server
 from proxy.edge.watch import Watch
 
@@ -44,14 +46,18 @@ class _Common:
         self._readiness = Readiness(parts.store_answers, None, self.clock)
         self._captures = Captures(most_bytes=0)
 
-    def turn_to(self, config: Config, backend: Backend) -> None:
-        """Go by what a configuration says of these."""
-        self._readiness.ask(backend.questions if config.ready_needs_upstream else None)
+    def turn_to(self, config: Config, default: Backend) -> None:
+        """Go by what a configuration says of these; `default` is its default upstream."""
+        self._readiness.ask(default.questions if config.ready_needs_upstream else None)
         self._captures.bound(MOST_BYTES if config.capture else 0)
         self.watch.captures = config.capture
 
-    def around(self, config: Config, backend: Backend) -> Surroundings:
-        """What a server is given."""
+    def site(self, config: Config, name: str, backend: Backend) -> Site:
+        """An upstream as a server is given it."""
+        made_of = backend.spec
+        return Site(name, made_of.options, made_of.side_calls, self._around(config, backend))
+
+    def _around(self, config: Config, backend: Backend) -> Surroundings:
         parts = self._parts
         return Surroundings(
             upstream=backend.upstream,
@@ -75,13 +81,15 @@ class _Common:
 
 
 @asynccontextmanager
-async def surroundings(config: Config, parts: Parts) -> AsyncIterator[Surroundings]:
-    """What requests share, with an upstream that is not called before one of them does."""
-    backend = await backends.opened(backends.spec(config), parts)
-    try:
-        yield _Common(parts, None).around(config, backend)
-    finally:
-        await backend.close()
+async def sites(config: Config, parts: Parts) -> AsyncIterator[Mapping[str, Site]]:
+    """The upstreams by name, none of which is called before somebody does."""
+    async with AsyncExitStack() as stack:
+        common, found = _Common(parts, None), {}
+        for name, made_of in backends.specs(config).items():
+            backend = await backends.opened(made_of, parts)
+            stack.push_async_callback(backend.close)
+            found[name] = common.site(config, name, backend)
+        yield found
 
 
 class Front:
@@ -98,11 +106,12 @@ class Front:
 
     async def turn_to(self, config: Config) -> None:
         """Answer from now on as this configuration says. Raises OSError where it cannot be opened."""
-        backend = await self._backend(backends.spec(config))
-        server = Server(config, self._common.around(config, backend), self._parts.log, self._reader)
-        self._common.turn_to(config, backend)
+        opened = await self._opened(backends.specs(config))
+        sites = {name: self._common.site(config, name, backend) for name, backend in opened.items()}
+        server = Server(config, sites, self._parts.log, self._reader)
+        self._common.turn_to(config, opened[DEFAULT])
         earlier = next(reversed(self._in_use), None)
-        self._in_use[server] = (backend,)
+        self._in_use[server] = frozenset(opened.values())
         self._newest = server
         self._warn(config)
         if earlier is not None:
@@ -137,10 +146,16 @@ class Front:
         for backend in left:
             await backend.close()
 
-    async def _backend(self, made_of: backends.Spec) -> Backend:
-        known = (backend for used in self._in_use.values() for backend in used)
-        same = next((backend for backend in known if backend.spec == made_of), None)
-        return same or await backends.opened(made_of, self._parts, self._tracing)
+    async def _opened(self, wanted: Mapping[str, Spec]) -> dict[str, Backend]:
+        """A backend for each name, out of those that are in use where one is made of the same."""
+        known = {backend.spec: backend for used in self._in_use.values() for backend in used}
+        async with AsyncExitStack() as stack:
+            for made_of in wanted.values():
+                if made_of not in known:
+                    known[made_of] = await backends.opened(made_of, self._parts, self._tracing)
+                    stack.push_async_callback(known[made_of].close)
+            stack.pop_all()  # all of it could be opened, and is kept
+        return {name: known[made_of] for name, made_of in wanted.items()}
 
     async def _retire(self, server: Server) -> None:
         """Wait for its last request, and close what was for it alone."""
@@ -153,8 +168,13 @@ class Front:
 
     def _warn(self, config: Config) -> None:
         log = self._parts.log
-        for name, options in (("upstream", config.upstream), ("side_calls", config.side_calls)):
-            if not options.tls.verify:
-                log.warning("certificate_is_not_verified", server=name, url=options.base_url)
+        servers = [(name if name != DEFAULT else "upstream", each) for name, each in config.servers.items()]
+        secured = [(name, each.base_url, each.tls) for name, each in servers]
+        for name, url, options in [
+            *secured,
+            ("side_calls", config.side_calls.base_url, config.side_calls.tls),
+        ]:
+            if not options.verify:
+                log.warning("certificate_is_not_verified", server=name, url=url)
         if lends_key(config):
             log.warning("key_is_open_to_the_network", address=str(config.listen), advice=ADVICE)

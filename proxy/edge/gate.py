@@ -43,8 +43,8 @@ class Admitted:
 
 
 def lends_key(config: Config) -> bool:
-    """Whether the upstream's key is used for whoever reaches the address from another machine (B134)."""
-    has_key = config.upstream.api_key is not None
+    """Whether an upstream's key is used for whoever reaches the address from another machine (B134)."""
+    has_key = any(options.api_key is not None for options in config.servers.values())
     return has_key and not config.auth.accepted and not is_loopback(config.listen)
 
 

@@ -95,6 +95,14 @@ def credential(raw: RawHeaders) -> bytes:
     return b"\n".join(name.lower() + b":" + value for name, value in raw if name.lower() in CREDENTIALS)
 
 
+def without_credentials(raw: RawHeaders) -> RawHeaders:
+    """The fields without whatever shows who the client is, to its own upstream."""
+    return tuple(field for field in raw if field[0].lower() not in _CLIENTS_OWN)
+
+
+_CLIENTS_OWN = CREDENTIALS | {b"cookie", b"openai-organization", b"openai-project"}
+
+
 def for_upstream(
     raw: RawHeaders,
     *,

@@ -10,31 +10,33 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from aiohttp import hdrs, web
 from structlog.typing import FilteringBoundLogger
 
-from proxy.config import Config, Tenant
-from proxy.context.policy import Mode, ModelPolicy
+from proxy.config import Config, ModelRule, Tenant
+from proxy.context.policy import Mode
 from proxy.context.reader import Reader
 from proxy.context.tokens import encoding_for
 from proxy.edge import admin, encodings, headers, tunnel
 from proxy.edge.compacting import compacted
 from proxy.edge.downstream import ClientGone, Downstream, relay
 from proxy.edge.encodings import Received, Undecodable
-from proxy.edge.gate import Door, Gate
+from proxy.edge.gate import Admitted, Door, Gate
 from proxy.edge.measuring import measured
 from proxy.edge.metrics import Metrics
-from proxy.edge.performer import Measures, Overdue, Performer, Remembers, Surroundings, in_time
+from proxy.edge.performer import Measures, Overdue, Performer, Remembers, in_time
+from proxy.edge.routes import Routes, Site
 from proxy.edge.sidecalls import Origin
 from proxy.edge.turns import in_turns
 from proxy.edge.upstream import Body, Reply, Upload, next_piece
 from proxy.edge.visit import Teller, Visit
-from proxy.edge.windows import MODEL_CHARACTERS, Windows
+from proxy.edge.windows import Windows
 from proxy.errors import (
     BadBody,
     BodyTooLarge,
@@ -74,19 +76,21 @@ class Server:
     """
 
     def __init__(
-        self, config: Config, around: Surroundings, log: FilteringBoundLogger, reader: Reader
+        self, config: Config, sites: Mapping[str, Site], log: FilteringBoundLogger, reader: Reader
     ) -> None:
         self._config = config
-        self._around = around
+        self._sites = sites
+        self._routes = Routes(config, sites)
+        self._around = around = self._routes.default.around
         self._log = log
         self._reader = reader
         self._gate = Gate(config, Door.CLIENTS if config.admin.listen else Door.ALL)
         self._own_gate = Gate(config, Door.OWN)
         self._running: set[asyncio.Task[object]] = set()
         self._stopping = False
-        self._default_mode = Mode.OFF if all(rule.policy.mode is Mode.OFF for rule in config.models) else None
-        self._windows = Windows(config, log)
-        self._usual_policy = lru_cache(maxsize=1024)(config.policy_for)
+        self._windows = {
+            name: Windows(config, log.bind(upstream=name) if len(sites) > 1 else log, name) for name in sites
+        }
         self._teller = Teller(log, around)
         self._tracing = around.tracing
         self._explains = log.is_enabled_for(logging.DEBUG)
@@ -143,13 +147,14 @@ class Server:
         client = Downstream(request, headers.request_id(raw) or secrets.token_hex(8))
         if self._stopping:
             client.close_after()
-        origin = Origin(raw, path, query)
-        return Visit(request, gate, client, origin, self._around.stopwatch(), mode=self._asked_mode(raw))
+        site, named, path = self._routes.by_path(path)
+        origin, began = Origin(raw, path, query), self._around.stopwatch()
+        return Visit(request, gate, client, origin, began, site, named, mode=self._asked_mode(raw, named))
 
-    def _asked_mode(self, raw: headers.RawHeaders) -> Mode | None:
+    def _asked_mode(self, raw: headers.RawHeaders, named: str | None) -> Mode | None:
         asked = headers.find(raw, headers.MODE_HEADER)
         if asked is None:
-            return self._default_mode
+            return self._routes.mode(named)
         try:
             return Mode(asked.decode("latin-1").strip().lower())
         except ValueError:
@@ -205,7 +210,8 @@ class Server:
             holder = visit.admitted.holder
             around = replace(self._around, ledger=self._around.ledger.of(holder))
             chat_body = partial(self._measurement, visit), partial(self._compaction, visit)
-            asked = admin.Asked(path, holder, around, *chat_body)
+            summaries = tuple(site.around.summaries for site in self._sites.values())
+            asked = admin.Asked(path, holder, around, summaries, *chat_body)
             await admin.answer(visit.method, asked, visit.client)
         elif visit.method == hdrs.METH_CONNECT:
             await self._cannot(visit, "This is no proxy for tunnels.")
@@ -226,7 +232,7 @@ class Server:
     async def _measurement(self, visit: Visit) -> Measurement:
         """What this chat request measures; nothing is sent for that. Raises NoChatRequest and BodyTooLarge."""
         request = await self._handed_in(visit)
-        around = self._around
+        around = visit.site.around
         return await measured(
             measure(request, self._terms(visit, request)), around.memories, around.tokenizer
         )
@@ -236,7 +242,7 @@ class Server:
         request = await self._handed_in(visit)
         terms = self._terms(visit, request)
         who = f"{terms.tenant}:{request.model}"
-        return await compacted(compact(request, terms), self._around, visit.origin, who)
+        return await compacted(compact(request, terms), visit.site.around, visit.origin, who)
 
     async def _handed_in(self, visit: Visit) -> ChatRequest:
         """The chat request that an endpoint of ours is asked about. Raises NoChatRequest and BodyTooLarge."""
@@ -246,6 +252,7 @@ class Server:
             raise NoChatRequest(
                 f"This body is no chat request ({odd.reason}): send what you would send to /chat/completions."
             ) from odd
+        self._turn(visit, request.model)
         return request
 
     # --- managed ----------------------------------------------------------------------------------------------
@@ -263,52 +270,71 @@ class Server:
             received, request = await in_time(self._read(visit, body), until)
         except (Undecodable, NotManaged) as odd:
             visit.bypass = odd.reason
+            await self._choose(visit, body)
             await self._pass(visit, body)
             return
         visit.model, visit.plain = request.model, received.plain
-        policy = self._policy_for(request.model)
+        policy = self._turn(visit, request.model).policy
         visit.mode = mode = visit.mode or policy.mode
         if mode is Mode.OFF:
             await self._pass(visit, body)
             return
         terms = self._terms(visit, request)
         who = f"{terms.tenant}:{request.model}"
-        performer = Performer(self._around, visit.origin, received, visit.client, policy.calibration, who)
+        around = visit.site.around
+        performer = Performer(around, visit.origin, received, visit.client, policy.calibration, who)
         visit.performer = performer
         course = manage(request, terms)
         if self._tracing is not None:
             course = self._tracing.followed(course)
-        with self._around.summaries.main_call():
+        with around.summaries.main_call():
             verdict = await performer.run(course, began)
         visit.upstream_status = verdict.status
         if not verdict.complete:
             visit.reason = "upstream_broke"
-        self._windows.note(terms.tenant, verdict)
+        self._windows[visit.site.name].note(terms.tenant, verdict)
         kept = (*performer.kept, performer.prepared)
         ledger = self._around.ledger.of(visit.admitted.holder)
         visit.beginning = ledger.note(performer.chain, verdict, kept)
         visit.conversation = ledger.name_of(performer.chain)
 
-    def _policy_for(self, model: str) -> ModelPolicy:
-        usual = len(model) <= MODEL_CHARACTERS  # a longer name is not worth keeping
-        return self._usual_policy(model) if usual else self._config.policy_for(model)
+    def _turn(self, visit: Visit, model: str) -> ModelRule:
+        """Turn to the upstream of this model, where the path names none; the rule that says so."""
+        rule = self._routes.rule(model, visit.named)
+        if visit.named is None and (site := self._routes.by_rule(rule)) is not visit.site:
+            visit.site = site
+            own = headers.without_credentials(visit.origin.fields)
+            visit.origin = replace(visit.origin, fields=own)
+        return rule
+
+    async def _choose(self, visit: Visit, body: bytes) -> None:
+        """The same for a body that is not managed, as far as it can be read."""
+        if visit.named is not None or not self._routes.needs_model:
+            return
+        plain = b""
+        with suppress(Undecodable):
+            codings = headers.codings(visit.origin.fields)
+            plain = (await encodings.received(body, codings, self._config.max_body)).plain
+        self._turn(visit, chat.model_in(plain))
 
     def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
-        policy = self._policy_for(request.model)
-        summary_model = self._config.side_calls.model or ""
+        site = visit.site
+        policy = self._routes.rule(request.model, visit.named).policy
+        summary_model = site.side_calls.model or ""
+        summary_policy = self._config.policy_for(summary_model, site.name) if summary_model else None
         tenant = self._tenant(visit)
         return Terms(
             policy=policy,
             mode=visit.mode or policy.mode,
-            upstream=self._config.upstream.base_url,
+            upstream=site.options.base_url,
             tenant=tenant,
             count=partial(self._around.tokenizer.count, encoding=encoding_for(request.model)),
             summary_model=summary_model,
-            summary_window=self._policy_for(summary_model).window if summary_model else None,
-            summary_prompt=self._config.side_calls.prompt,
-            streams=self._config.side_calls.stream,
-            reasoning_effort=self._config.side_calls.reasoning_effort or "",
-            told=None if policy.window else self._around.discovery.known(f"{tenant}:{request.model}"),
+            summary_prompt=site.side_calls.prompt,
+            streams=site.side_calls.stream,
+            summary_window=summary_policy.window if summary_policy else None,
+            reasoning_effort=site.side_calls.reasoning_effort or "",
+            told=None if policy.window else site.around.discovery.known(f"{tenant}:{request.model}"),
             explains=self._explains,
         )
 
@@ -326,6 +352,8 @@ class Server:
         elif visit.body is not None:
             visit.bypass, visit.actions = why, f"bypass={why}"
             added = (("x-context-actions", visit.actions),)
+            if not visit.model:
+                await self._choose(visit, visit.body)
             if not (visit.performer and await visit.performer.fall_back(added)):
                 await self._pass(visit, visit.body, added)
         else:
@@ -335,7 +363,7 @@ class Server:
     # --- passed through ---------------------------------------------------------------------------------------
 
     async def _pass(self, visit: Visit, body: Body, added: tuple[tuple[str, str], ...] = ()) -> None:
-        around, origin = self._around, visit.origin
+        around, origin = visit.site.around, visit.origin
         length = len(body) if isinstance(body, bytes) else None
         annotates, key = self._annotates(visit), self._key_for(visit)
         fields = headers.for_upstream(origin.fields, length=length, unencoded=annotates, key=key)
@@ -353,7 +381,7 @@ class Server:
         visit.upstream_status = reply.status
         try:
             rewrites = annotates and reply.status == 200 and not headers.is_encoded(reply.headers)
-            tap = self._windows.annotator(self._tenant(visit)) if rewrites else None
+            tap = self._windows[visit.site.name].annotator(self._tenant(visit)) if rewrites else None
             relaying = relay(reply, visit.client, added=added, tap=tap, rewrites=rewrites)
             if not await (relaying if self._tracing is None else self._tracing.relayed(relaying)):
                 visit.reason = "upstream_broke"
@@ -365,14 +393,14 @@ class Server:
         return is_list and self._config.discovery.annotate and visit.mode is not Mode.OFF
 
     def _tenant(self, visit: Visit) -> str:
-        return _tenant(visit.origin, self._config.tenant, visit.admitted.holder)
+        return _tenant(visit.admitted, self._config.tenant)
 
     def _key_for(self, visit: Visit) -> str:
-        return self._around.key if visit.admitted.may_use_key else ""
+        return visit.site.around.key if visit.admitted.may_use_key else ""
 
     async def _tunnel(self, visit: Visit) -> None:
         """A request for a WebSocket: where the upstream answers with 101, bytes both ways until one end closes."""
-        around, origin = self._around, visit.origin
+        around, origin = visit.site.around, visit.origin
         visit.client.close_after()  # what the client sends behind such a request is never taken for another one
         fields = headers.for_upgrade(origin.fields, key=self._key_for(visit))
         reply = await around.upstream.upgrade(headers.join(around.base, origin.path, origin.query), fields)
@@ -407,10 +435,15 @@ class Server:
 
     # --- bodies -----------------------------------------------------------------------------------------------
 
-    async def _upload(self, visit: Visit) -> Upload | None:
+    async def _upload(self, visit: Visit) -> Body:
+        """The body as it comes, or whole where only the model in it says where it goes."""
         request = visit.request
         if not request.body_exists:
             return None
+        if visit.named is None and self._routes.needs_model and _may_name_model(visit):
+            visit.body = body = await self._whole_body(visit)
+            await self._choose(visit, body)
+            return body
         await visit.client.let_body_come()
         visit.upload = Upload(request.content, self._config.client_idle_timeout)
         return visit.upload
@@ -454,14 +487,20 @@ def _is_an_answer(fault: Exception) -> bool:
     return isinstance(fault, TransomError | ClientGone) and not isinstance(fault, StoreUnavailable)
 
 
-def _tenant(origin: Origin, options: Tenant, holder: str) -> str:
+def _may_name_model(visit: Visit) -> bool:
+    kind = headers.find(visit.origin.fields, b"content-type")
+    return visit.method == hdrs.METH_POST and (kind is None or b"json" in kind.lower())
+
+
+def _tenant(admitted: Admitted, options: Tenant) -> str:
     """A keyed digest: no two tenants share anything, and no store ever holds a credential (B117).
 
     The holder of a token comes first: what a client says beside it can only divide what is the holder's.
     """
     name = options.header.lower().encode("latin-1")
     # Who sends no such header is told apart by the credential: never are all of them one tenant.
-    said = (headers.find(origin.fields, name) if name else None) or headers.credential(origin.fields)
+    fields, holder = admitted.fields, admitted.holder
+    said = (headers.find(fields, name) if name else None) or headers.credential(fields)
     said = holder.encode() + b"\n" + said if holder else said
     secret = options.secret.reveal().encode()[:64] if options.secret else b""
     return hashlib.blake2b(said or b"", key=secret, digest_size=16, person=b"transom tenant").hexdigest()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
+from proxy.config.values import DEFAULT
 from proxy.context.policy import Mode
 from proxy.edge import admin
 from proxy.edge.downstream import Downstream
@@ -19,6 +20,7 @@ from proxy.edge.gate import Admitted, Gate
 from proxy.edge.ledger import Beginning
 from proxy.edge.metrics import Finished
 from proxy.edge.performer import Performer, Surroundings
+from proxy.edge.routes import Site
 from proxy.edge.sidecalls import Origin
 from proxy.edge.upstream import Upload
 from proxy.edge.watch import Seen
@@ -42,6 +44,7 @@ class Visit:
     reason     why it ended otherwise than by an answer of the upstream's, a fixed word, or empty
     bypass     why it was passed on unmanaged, a fixed word, or empty
     actions    what the answer's header says of a bypass, where it says something
+    site       the upstream that it goes to; `named` is its name where the path had it
     performer  conducts it, where it is managed
     beginning  how its prompt begins, where it was answered
     plain      the body as it could be read, of a request that is managed
@@ -54,6 +57,8 @@ class Visit:
     client: Downstream
     origin: Origin
     began: float
+    site: Site
+    named: str | None = None
     admitted: Admitted = field(default_factory=lambda: Admitted(()))
     mode: Mode | None = None
     body: bytes | None = None
@@ -175,6 +180,7 @@ def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
     beside: dict[str, object] = {
         "upstream_request_id": client.upstream_id,
         "upstream_status": visit.upstream_status if answered_otherwise else None,
+        "upstream": visit.site.name if visit.site.name != DEFAULT else "",
         "mode": visit.mode and str(visit.mode),
         "model": visit.model[:MODEL_CHARACTERS],
         "reason": visit.reason or visit.bypass,

@@ -25,10 +25,11 @@ _MOST_BYTES: Final = 8 * 1024 * 1024
 
 
 class Windows:
-    """The windows of one upstream's models."""
+    """The windows of one upstream's models; `upstream` is its name."""
 
-    def __init__(self, config: Config, log: FilteringBoundLogger) -> None:
+    def __init__(self, config: Config, log: FilteringBoundLogger, upstream: str) -> None:
         self._config = config
+        self._upstream = upstream
         self._log = log
         self._told: set[tuple[str, int | None, str]] = set()
         self._cutting: set[str] = set()
@@ -57,7 +58,11 @@ class Windows:
 
     def window_for(self, tenant: str, model: str, told: int | None) -> int | None:
         """The window that a request of this tenant would go by, in tokens; `told` is what the list itself says."""
-        return self._gone_by.get((tenant, model)) or self._config.policy_for(model).window or told
+        return (
+            self._gone_by.get((tenant, model))
+            or self._config.policy_for(model, self._upstream).window
+            or told
+        )
 
     def _say(self, model: str, window: int | None, source: str) -> None:
         if window is None:

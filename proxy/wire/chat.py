@@ -96,6 +96,15 @@ def is_generating_path(path: str) -> bool:
     return not is_chat_path(plain) and plain.endswith(GENERATING_PATHS)
 
 
+def model_in(body: bytes) -> str:
+    """The model that a body of whatever endpoint names; empty where it names none, or names it twice."""
+    try:
+        named = [span for span in rawjson.spans(body, MOST_MEMBERS) if span.key == "model"]
+    except NotJSON:
+        return ""
+    return _name(body[named[0].start : named[0].stop]) if len(named) == 1 else ""
+
+
 def read(body: bytes, reader: Reader) -> ChatRequest:
     """The request in a body, read without a pause. Raises `NotManaged`."""
     return at_once(reading(body, reader))

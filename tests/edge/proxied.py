@@ -91,11 +91,11 @@ async def proxied(
     Windows are not asked of the upstream unless a test says so: a script is for the requests that the test makes.
     """
     fields.setdefault("discovery", Discovery(enabled=False))
+    fields.setdefault("models", (ModelRule("*", policy or ModelPolicy()),))
     config = Config(
         upstream=replace(options or UpstreamOptions(base_url, slots=4), base_url=base_url),
         listen=listen,
         log=LogOptions(LogLevel.DEBUG, LogFormat.JSON),
-        models=(ModelRule("*", policy or ModelPolicy()),),
         **fields,
     )
     written = io.StringIO()
