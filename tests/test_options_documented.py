@@ -148,7 +148,12 @@ def test_every_field_of_every_section_has_a_row_in_the_table_and_every_row_a_fie
     for _, section in sections():
         fields = [field.name for field in dataclasses.fields(section.holds)]
         assert sorted(fields) == sorted(member.name for member in section.members), section.name
-    assert [field.name for field in dataclasses.fields(ModelRule)] == ["match", "policy", "upstream"]
+    assert [field.name for field in dataclasses.fields(ModelRule)] == [
+        "match",
+        "policy",
+        "upstream",
+        "others",
+    ]
     assert [field.name for field in dataclasses.fields(NamedUpstream)] == ["name", "options"]
     assert MODELS.holds is ModelPolicy
 

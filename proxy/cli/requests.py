@@ -62,7 +62,7 @@ def _as_request(text: bytes, model: str) -> bytes:
 
 def terms(request: ChatRequest, config: Config, tokenizer: Measures) -> Terms:
     """What is fixed for one request that comes with no credential."""
-    policy = config.rule_for(request.model).policy
+    policy = config.policy_for(request.model)
     name = upstream_of(request, config)
     calls = config.side_calls_of(name)
     summary_model = calls.model or ""

@@ -4,18 +4,34 @@ Rules. The text is YAML that the reader takes: read again, it gives the same con
 which are hidden. Every option is there, in the order of the table. The same configuration gives the same text.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import yaml
 
 from proxy.config.forms import Each, Option, Section
 from proxy.config.options import ROOT
-from proxy.config.values import Config
+from proxy.config.presets import PRESETS, left_to_presets
+from proxy.config.values import DEFAULT, Config, ModelRule
 
 
 def describe(config: Config) -> str:
-    """YAML text of all options with their values, defaults included; `api_key: (set, hidden)` for credentials."""
-    return yaml.dump(_shown(ROOT, config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    """YAML text of all options with their values, defaults included; `api_key: (set, hidden)` for credentials.
+
+    What the presets of several upstreams make of one rule is left out there, and told with all that they set behind.
+    """
+    text = yaml.dump(_shown(ROOT, config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return f"{text}{''.join(_presets(config))}"
+
+
+def _presets(config: Config) -> Iterator[str]:
+    """A comment for each preset."""
+    for name, options in config.servers.items():
+        if options.preset is not None:
+            preset = PRESETS[options.preset]
+            sets = ", ".join(f"{option}: {value}" for option, value in preset.options.items())
+            server = "upstream" if name == DEFAULT else f"the upstream {name}"
+            yield f"# The preset {options.preset} of {server} sets {sets}, where a rule does not. {preset.evidence}\n"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -47,7 +63,9 @@ def _shown(section: Section, holder: Any) -> dict[str, object]:
 
 def _element(section: Section, each: Each, element: Any) -> dict[str, object]:
     own = {option.name: _value(option, getattr(element, option.name)) for option in each.options}
-    return {**own, **_shown(section, getattr(element, each.rest))}
+    left = left_to_presets(element) if isinstance(element, ModelRule) else frozenset()
+    rest = _shown(section, getattr(element, each.rest))
+    return {**own, **{name: value for name, value in rest.items() if name not in left}}
 
 
 def _value(option: Option, value: Any) -> object:

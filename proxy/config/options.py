@@ -14,6 +14,7 @@ from proxy.config import kinds, tls
 from proxy.config.access import ADMIN, AUTH
 from proxy.config.forms import Each, Option, Section
 from proxy.config.model_options import MODELS
+from proxy.config.presets import PRESETS
 from proxy.config.prompt_file import PROMPT_FILE
 from proxy.config.values import (
     DEFAULT,
@@ -109,6 +110,13 @@ UPSTREAM: Final = Section(
             kinds.SWITCH,
             "Whether HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY of the environment hold, for side calls as well.",
             "Set it to true where the way out is through an HTTP proxy.",
+        ),
+        Option(
+            "preset",
+            kinds.one_of(PRESETS, "preset"),
+            "The kind of server, which sets what its kind is known to need where a rule of models says nothing else;"
+            " check shows what that is.",
+            "Name it for a server out of the list; all others need nothing set.",
         ),
         TLS,
     ),

@@ -11,6 +11,7 @@ from typing import Final
 from proxy.config.changes import restart_names
 from proxy.config.forms import REQUIRED, Option, Section
 from proxy.config.options import FLAGS, ROOT
+from proxy.config.presets import PRESETS
 from proxy.config.schema import shown_default
 
 _BEGINNING: Final = """\
@@ -41,6 +42,16 @@ An editor with a YAML language server completes keys and shows these texts where
 - Patterns are shell patterns (`*`, `?`, `[abc]`), in upper and lower case as they stand.
 """
 
+_PRESETS: Final = """
+## Presets
+
+What `preset` of an upstream sets for its models, where their rule says nothing else, and how that need is known. Kinds
+of servers that are not listed need nothing set.
+
+| preset | sets | evidence |
+|---|---|---|
+"""
+
 _HEAD: Final = "| key | value | default | what it does | why to change it |\n|---|---|---|---|---|\n"
 
 
@@ -49,7 +60,16 @@ def reference() -> str:
     flags = ", ".join(f"`--{flag}` sets `{name}`" for flag, name in FLAGS.items())
     restart = ", ".join(f"`{name}`" for name in restart_names())
     forms = f"- Flags win over the file: {flags}.\n- A change of these needs a restart: {restart}.\n"
-    return f"{_BEGINNING}{forms}{''.join(_parts(ROOT, ''))}"
+    return f"{_BEGINNING}{forms}{''.join(_parts(ROOT, ''))}{_presets()}"
+
+
+def _presets() -> str:
+    rows = [
+        f"| `{name}` | {', '.join(f'`{option}: {value}`' for option, value in preset.options.items())}"
+        f" | {preset.evidence} |\n"
+        for name, preset in PRESETS.items()
+    ]
+    return f"{_PRESETS}{''.join(rows)}"
 
 
 def _parts(section: Section, name: str) -> Iterator[str]:

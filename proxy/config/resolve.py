@@ -5,6 +5,7 @@ the file, the file over the variables that others have named, those over the def
 everything, so that `describe` shows what holds for a model that the file does not name.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from proxy.config.forms import Each, Option, Section
 from proxy.config.kinds import Wrong
 from proxy.config.model_options import MODELS
 from proxy.config.options import FLAGS, ROOT, VARIABLES, walk
+from proxy.config.presets import preset
 from proxy.config.reader import Reading, quoted
 from proxy.config.values import ANY_MODEL, IN_MEMORY, Config, Flags, InvalidConfig, Mistake
 
@@ -102,7 +104,8 @@ def _config(values: dict[str, Any], said: Mapping[str, Any]) -> Config:
             target[option] = value
     config = _built(ROOT, values)
     assert isinstance(config, Config)
-    return config
+    models = tuple(preset(*each, config.servers) for each in zip(config.models, rules, strict=True))
+    return dataclasses.replace(config, models=models)
 
 
 def _targets(values: dict[str, Any], section: str) -> list[dict[str, Any]]:

@@ -175,6 +175,7 @@ class Upstream:
     idle_timeout     seconds of silence, before the first byte or between two
     slots            requests that it works on at the same time; None = 1 on this machine, else unknown
     trust_env        whether the environment's HTTP proxies are used, for side calls too
+    preset           the kind of server; it has set what rules of models leave out
     """
 
     base_url: str
@@ -183,6 +184,7 @@ class Upstream:
     idle_timeout: float = 600.0
     slots: int | None = None
     trust_env: bool = False
+    preset: str | None = None
     tls: Tls = Tls()
 
 
@@ -342,11 +344,17 @@ class ModelRule:
     """The policy of all models whose name matches a shell pattern, case-sensitively.
 
     upstream  the name of the one that they are asked of; None = the default, or the one that a path names
+    others    the policy at an upstream where that is another, by the preset that it has
     """
 
     match: str
     policy: ModelPolicy
     upstream: str | None = None
+    others: tuple[tuple[str, ModelPolicy], ...] = ()
+
+    def policy_at(self, upstream: str) -> ModelPolicy:
+        """What holds at the upstream of this name."""
+        return dict(self.others).get(upstream, self.policy) if self.others else self.policy
 
     def matches(self, model: object) -> bool:
         """A name that is missing, empty or no text matches only `*`."""
@@ -414,7 +422,8 @@ class Config:
 
     def policy_for(self, model: object, upstream: str | None = None) -> ModelPolicy:
         """The policy of that rule."""
-        return self.rule_for(model, upstream).policy
+        rule = self.rule_for(model, upstream)
+        return rule.policy_at(upstream or rule.upstream or DEFAULT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,7 +274,7 @@ class Server:
             await self._pass(visit, body)
             return
         visit.model, visit.plain = request.model, received.plain
-        policy = self._turn(visit, request.model).policy
+        policy = self._turn(visit, request.model).policy_at(visit.site.name)
         visit.mode = mode = visit.mode or policy.mode
         if mode is Mode.OFF:
             await self._pass(visit, body)
@@ -319,7 +319,7 @@ class Server:
 
     def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
         site = visit.site
-        policy = self._routes.rule(request.model, visit.named).policy
+        policy = self._routes.rule(request.model, visit.named).policy_at(site.name)
         summary_model = site.side_calls.model or ""
         summary_policy = self._config.policy_for(summary_model, site.name) if summary_model else None
         tenant = self._tenant(visit)

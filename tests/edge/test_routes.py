@@ -11,7 +11,7 @@ import pytest
 
 from proxy.config import Discovery, ModelRule, Secret, SideCalls, Upstream
 from proxy.config.values import DEFAULT, NamedUpstream
-from proxy.context.policy import Count, Mode, ModelPolicy
+from proxy.context.policy import Count, Mode, ModelPolicy, UsageMode
 from tests.edge.proxied import Lettered, Proxied, proxied
 from tests.edge.test_fail_open import FAULT, Trouble, TroubledMemories
 from tests.edge.test_managed import CHAT, JSON, WHOLE, asks
@@ -249,6 +249,16 @@ async def test_what_our_own_endpoints_are_asked_of_a_model_is_told_of_its_server
 
 def _of(model: str, turns: int) -> bytes:
     return json.dumps({**json.loads(talk(turns)), "model": model}).encode()
+
+
+async def test_what_the_preset_of_a_server_sets_holds_there_alone() -> None:
+    passive = ModelPolicy(usage=UsageMode.PASSIVE)
+    body = asks(stream=True)
+    async with pair(rules=(ModelRule("*", ModelPolicy(), others=(("openai", passive),)),)) as both:
+        await both.post(CHAT, body)
+        await both.post(f"/openai{CHAT}", body)
+        assert b"include_usage" in both.default.requests[0].body
+        assert both.openai.requests[0].body == body
 
 
 async def test_one_that_does_not_answer_keeps_nobody_from_the_other() -> None:
