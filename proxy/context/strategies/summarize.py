@@ -18,7 +18,7 @@ def plan(situation: Situation, edits: Edits) -> Edits | NeedSummary:
         return edits
     ready = _newest_ready(situation, edits)
     best = edits if ready is None else _cut(situation, edits, ready)
-    if ready is not None and situation.tokens(best) <= limits.halfway:
+    if ready is not None and situation.bare_tokens(best) <= limits.halfway:
         return best
     size = summary.most_tokens(situation.policy.summary.max_tokens, limits.window) + situation.carry_tokens
     stop = cuts.choose(situation, edits, size)
