@@ -167,7 +167,7 @@ async def proxy() -> AsyncIterator[str]:
         )
         log = logs.build(options, io.StringIO())
         tokenizer, remembers = Tokenizer(log), memories(upstream.base_url)
-        async with running(config, Parts(tokenizer, remembers, log, Metrics(), lambda: True)) as url:
+        async with running(config, Parts(tokenizer, remembers.of, log, Metrics(), lambda: True)) as url:
             task = "Go through the services of this repository and make the rounding of amounts half-even."
             await converse(url, "mistral-small-3.2", talk(), 22, "How does one compare two ways of counting?")
             await converse(url, "gpt-oss-20b", agent(22), 70, task)

@@ -60,7 +60,7 @@ def written(situation: Situation, before: Edits, edits: Edits) -> Edits:
         )
     old = {rewrite.index for rewrite in before.rewrites}
     new = [rewrite for rewrite in edits.rewrites if rewrite.index not in old]
-    if not new:
+    if not new or not situation.policy.carry.markers:
         return edits
     taken = situation.count(cut.facts or "") if cut else 0
     taken += sum(situation.count(each.text) for each in edits.rewrites if each.index in old)

@@ -24,7 +24,8 @@ from proxy.edge.performer import Remembers
 from proxy.edge.questions import Questions
 from proxy.edge.server import LAST_SECOND, Parts
 from proxy.edge.sidecalls import SideCaller
-from proxy.edge.summaries import Summaries
+from proxy.edge.spending import Spending
+from proxy.edge.summaries import Summaries, Waits
 from proxy.edge.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -104,9 +105,10 @@ async def opened(made_of: Spec, parts: Parts, tracing: "Tracing | None" = None) 
             memories.keep,
             parts.log,
             note=parts.metrics.note_side_call,
+            spending=Spending(side_calls.per_hour, clock),
             prepares=_has_room_for_side_calls(made_of),
-            patience=side_calls.deadline
-            + LAST_SECOND,  # for a call that waits behind others, or on the store
+            # The last second is for a call that waits behind others, or on the store.
+            waits=Waits(patience=side_calls.deadline + LAST_SECOND),
         )
         stack.push_async_callback(summaries.close)
         questions = Questions(upstream, base, key)

@@ -6,7 +6,7 @@ count from the start of `messages`, after the repair of their order if there is 
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from proxy.context import view
 from proxy.context.edits import Edits
@@ -15,7 +15,17 @@ from proxy.context.situation import NeedSizes, NeedSummary, Situation
 from proxy.context.tokens import REPLY_PRIMING
 from proxy.exchange import decision
 from proxy.exchange.case import Case, Draft, sound
-from proxy.exchange.commands import LookUp, Measure, Measured, Memory, Outcome, Question, expect
+from proxy.exchange.commands import (
+    LookUp,
+    Measure,
+    Measured,
+    Memory,
+    Outcome,
+    Question,
+    SideCallFailed,
+    Summarised,
+    expect,
+)
 from proxy.exchange.composing import composed
 from proxy.exchange.verdict import Terms
 from proxy.wire.chat import ChatRequest
@@ -104,13 +114,12 @@ def measure(request: ChatRequest, terms: Terms) -> Measuring:
 
 
 def _planned(case: Case) -> Generator[Question, Outcome, Planned]:
-    draft, side_calls = case.begun(), 0
+    draft = case.begun()
     while not isinstance(step := case.plan(draft), Plan):
         if isinstance(step, NeedSizes):
             ask = Measure(case.request.model, step.messages)
             draft = draft.sized(step, expect(Measured, (yield ask)))
         else:
-            side_calls += case.memory.may_ask
             draft = _supposed(case, draft, step)
     edits = yield from composed(case, draft, step.edits)
     seen = view.apply(case.sound.conversation, edits)
@@ -123,7 +132,7 @@ def _planned(case: Case) -> Generator[Question, Outcome, Planned]:
         tokens_before=verdict.original or 0,
         tokens_after=tokens,
         fits=case.budget is None or tokens <= case.budget.tokens,
-        side_calls=side_calls,
+        side_calls=sum(call.outcome == "used" for call in draft.side_calls),
         actions=case.changes(seen, verdict).actions(edits),
         checkpoint=verdict.checkpoint_id,
         edits=tuple(_edits(case, situation, edits)),
@@ -131,9 +140,11 @@ def _planned(case: Case) -> Generator[Question, Outcome, Planned]:
 
 
 def _supposed(case: Case, draft: Draft, need: NeedSummary) -> Draft:
-    """With a summary as long as one may be, if side calls may be made at all."""
-    text = "word " * case.orders.most_tokens if case.memory.may_ask else None
-    return replace(draft, summaries={**draft.summaries, need.stop: text})
+    """With a summary as long as one may be, if a side call may be made at all."""
+    if not case.may_ask(draft):
+        return case.told(draft, need, SideCallFailed("not_asked"))
+    order, _ = case.order(need, draft)
+    return case.told(draft, need, Summarised(order.key, "word " * case.orders.most_tokens, None))
 
 
 def _edits(case: Case, situation: Situation, edits: Edits) -> Iterator[PlannedEdit]:

@@ -177,11 +177,15 @@ def test_nothing_is_carried_where_it_is_switched_off() -> None:
     assert carried.written(of, NOTHING, Edits(Cut(3))).cut == Cut(3)
 
 
-def test_a_newly_elided_result_carries_its_names_in_its_marker() -> None:
-    of = case(USER, *called("look", {}, "the some_identifier " * 50), {"role": "user", "content": "go on"})
+@pytest.mark.parametrize(("markers", "more"), [(False, ""), (True, " [Names in it: some_identifier.]")])
+def test_b66_a_marker_says_names_of_what_it_stands_for_only_where_that_is_wanted(
+    markers: bool, more: str
+) -> None:
+    talk = (USER, *called("look", {}, "the some_identifier " * 50), {"role": "user", "content": "go on"})
+    of = case(*talk, policy=ModelPolicy(carry=CarryPolicy(markers=markers)))
     bare = Edits(rewrites=(Rewrite(2, elide.marker(of, 2), "elide"),))
     view = apply(of.conversation, carried.written(of, NOTHING, bare))
-    assert view.history[2].text == f"{elide.marker(of, 2)} [Names in it: some_identifier.]"
+    assert view.history[2].text == elide.marker(of, 2) + more
 
 
 def test_b35_a_marker_with_names_is_a_marker_already() -> None:

@@ -95,7 +95,7 @@ def test_b04_wherever_the_cut_falls_nothing_comes_between_a_call_and_its_results
         policy = replace(POLICY, strategies=(*strategies, "drop"), compact_to=share / 100)
         sent = Scene(policy, fails=fails).send(mixed(10, 120, width=3))
         lengths.add(len(sent.messages))
-    assert len(lengths) >= 8, "the cut falls in many places"
+    assert len(lengths) >= 6, "the cut falls in many places"
 
 
 @pytest.mark.parametrize("reminder", [user("Mind the linter."), {"role": "system", "content": "Mind it."}])
