@@ -47,6 +47,7 @@ models:
     compact_to: 0.9
     pin: [{pinned}]
     elide: {{keep: 1}}
+    carry: {{share: 0}}
     summary: {{prepare_at: 0}}
 """
 
