@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -146,8 +147,22 @@ def _serve(options: argparse.Namespace) -> int:
         return _run(_served(config, reloads, None, encoders))
     _settle_collector()  # what is there now is shared by all, for as long as nothing touches it
     log = logs.build(config.log)
-    outcome = workers.run(config, count, log, grace=service.GRACE, passes_hangup=reloads is not None)
-    return outcome if isinstance(outcome, int) else _run(_served(config, reloads, outcome, encoders))
+    held = _Held(config, reloads)
+    outcome = workers.run(config, count, log, grace=service.GRACE, look=held.look if reloads else None)
+    return outcome if isinstance(outcome, int) else _run(_served(held.config, reloads, outcome, encoders))
+
+
+@dataclass
+class _Held:
+    """The configuration that a worker begins with, in the parent of all."""
+
+    config: Config
+    reloads: Reloads | None
+
+    def look(self, is_asked: bool) -> None:
+        """Take over what has changed."""
+        if self.reloads is not None:
+            self.config = self.reloads.newest(self.config, at_once=is_asked)
 
 
 async def _served(

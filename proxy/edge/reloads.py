@@ -30,6 +30,7 @@ class Reloads:
         self._read = read
         self._path = str(path)
         self._seen: _Stamps = {}
+        self._last: _Stamps = {}
         self._interval = interval
         self._asked = asyncio.Event()
 
@@ -39,6 +40,22 @@ class Reloads:
         config = self._read()
         self._seen = {**self._look(config), self._path: before}
         return config
+
+    def newest(self, config: Config, *, at_once: bool = False) -> Config:
+        """What holds now, where `config` did: for a process that serves nothing itself and starts those that do.
+
+        Whoever is started then follows from there. What is refused, and what only a restart can change, is left to
+        those to tell.
+        """
+        now, last = self._look(config), self._last
+        self._last = now
+        if not at_once and not now == last != self._seen:
+            return config
+        self._seen = now  # what is refused is not read again before it changes
+        try:
+            return between(config, self.load()).config
+        except InvalidConfig:
+            return config
 
     def ask(self) -> None:
         """Load it again now, whether or not a file has changed."""

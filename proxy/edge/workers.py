@@ -30,6 +30,9 @@ from proxy.edge.listeners import Held
 AT_ONCE: Final = 5.0
 """Seconds; a worker that lives no longer is started again after a pause."""
 
+LOOK: Final = 1.0
+"""Seconds between two looks of the parent at the files of the configuration."""
+
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
 """Seconds; each pause is twice the one before."""
@@ -73,15 +76,22 @@ class _Place:
 
 
 def run(
-    config: Config, count: int, log: FilteringBoundLogger, *, grace: float, passes_hangup: bool
+    config: Config,
+    count: int,
+    log: FilteringBoundLogger,
+    *,
+    grace: float,
+    look: Callable[[bool], None] | None,
 ) -> Worker | int:
     """In the parent the exit status, at the end; in each worker what it is given, at once. Raises CannotListen.
 
-    `passes_hangup`: workers are told of SIGHUP; else it ends the parent, as it ends any process.
+    `look` is called in the parent every second, and with True when SIGHUP asks for it, so that a worker begins with
+    what holds by then; workers are told of SIGHUP too. Without it SIGHUP ends the parent, as it ends any process.
     """
     with ExitStack() as stack:
         places = [_Place(at, held) for at, held in enumerate(_held(config, count, stack))]
-        outcome = _Parent(places, log, grace, stack.enter_context(_Ears(passes_hangup))).run()
+        ears = stack.enter_context(_Ears(look is not None))
+        outcome = _Parent(places, log, grace, ears, look).run()
         if isinstance(outcome, Worker):
             stack.pop_all()  # what ends with the parent is not the worker's to end
         return outcome
@@ -161,12 +171,18 @@ class _Parent:
     """Starts, watches and ends the workers."""
 
     def __init__(
-        self, places: Sequence[_Place], log: FilteringBoundLogger, grace: float, ears: _Ears
+        self,
+        places: Sequence[_Place],
+        log: FilteringBoundLogger,
+        grace: float,
+        ears: _Ears,
+        look: Callable[[bool], None] | None,
     ) -> None:
         self._places = places
         self._log = log
         self._grace = grace
         self._ears = ears
+        self._look = look
         self._board = Board(len(places))
         self._until: float | None = None  # when whoever still runs is killed
         self._status = 0
@@ -186,6 +202,8 @@ class _Parent:
                 self._begin_others()
             if signals & set(_STOPPING):
                 self._stop()
+            if self._look is not None:
+                self._look(signal.SIGHUP in signals)
             if signal.SIGHUP in signals:
                 self._tell(signal.SIGHUP)
             self._bury()
@@ -263,6 +281,8 @@ class _Parent:
                 self._tell(signal.SIGKILL)
                 return None
             times.append(self._until)
+        if self._look is not None:
+            times.append(time.monotonic() + LOOK)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _bury(self) -> None:

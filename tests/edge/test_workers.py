@@ -195,6 +195,29 @@ async def test_a_worker_that_is_killed_is_replaced_and_nothing_of_the_others_is_
         assert await counted(workers.url, before + 1) == before + 1
 
 
+async def test_b134_a_worker_that_is_started_again_goes_by_what_holds_and_not_by_what_held_at_the_start(
+    tmp_path: Path,
+) -> None:
+    async with (
+        ScriptedUpstream(otherwise=ANSWER) as upstream,
+        family(tmp_path, upstream.base_url) as workers,
+    ):
+        file = tmp_path / "2.yaml"
+        file.write_text(
+            f"{file.read_text()}auth: {{tokens: [a-token-of-ours-0123456789]}}\n", encoding="utf-8"
+        )
+        workers.process.send_signal(signal.SIGHUP)
+        await workers.until("configuration_reloaded", 2)
+        file.write_text(f"{file.read_text()}nonsense: 1\n", encoding="utf-8")
+        workers.process.send_signal(signal.SIGHUP)
+        await workers.until("configuration_refused", 2)
+        os.kill(children(workers.process.pid)[0], signal.SIGKILL)
+        await workers.until("listening", 3)
+        answers = [await answered(workers.url, number) for number in range(20)]
+        assert answers == [401] * 20
+        assert not upstream.requests
+
+
 async def answered(url: str, number: int) -> int:
     """The status of one request; made again where it had come to the worker that was killed."""
     while True:
