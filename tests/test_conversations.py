@@ -14,7 +14,7 @@ from proxy.context import invariants, rawjson
 from proxy.context.policy import ModelPolicy, SummaryPolicy
 from proxy.demo.rules import Accepted, Memory
 from proxy.exchange import Order, Save
-from tests.desk import count
+from tests.desk import about, count
 from tests.replay import ReplayDesk, Sizes
 
 WINDOW = 3000
@@ -27,7 +27,7 @@ class Upstream(ReplayDesk):
     """Counts four characters a token on both sides, and names each summary after the call that wrote it."""
 
     def answer_to(self, order: Order) -> str:
-        return f"summary number {self.side_calls} " + "s" * 200
+        return f"summary number {self.side_calls} of what was said: {about(order)} " + "s" * 200
 
 
 @dataclass
