@@ -7,6 +7,7 @@ said; what was tried in vain is tried again with the next run only.
 
 import fcntl
 import functools
+import os
 import shutil
 import subprocess
 import sys
@@ -57,7 +58,15 @@ class PythonRoom:
     def install(self, folder: Path, patience: float) -> None:
         _said_by([*_UV, "venv", "--clear", "--python", sys.executable, str(folder)], patience)
         python = str(folder / "bin" / "python")
-        _said_by([*_UV, "pip", "install", "--python", python, *self.packages], patience)
+        install = (
+            *_UV,
+            "pip",
+            "install",
+            "--native-tls",
+            "--python",
+            python,
+        )  # the machine's own authorities
+        _said_by([*install, *self.packages], patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +136,12 @@ def _alone(name: str) -> Iterator[None]:
 
 def _said_by(command: Sequence[str], patience: float) -> None:
     """Run it. Raises _Failed with the line that tells most of what went wrong."""
+    # Node.js goes by authorities that it brings along, where it is not told to go by the machine's.
+    env = {"NODE_OPTIONS": "--use-openssl-ca", **os.environ}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=max(patience, 1))
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=max(patience, 1), env=env
+        )
     except subprocess.TimeoutExpired as late:
         raise _Failed(f"it took longer than {late.timeout:.0f} s") from late
     if done.returncode:
