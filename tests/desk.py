@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from proxy import exchange
 from proxy.context import calibration, summary, tokens
@@ -47,6 +47,8 @@ from proxy.exchange import (
 from proxy.exchange.commands import NO_WINDOW
 from proxy.wire import chat
 from proxy.wire.usage import Usage
+
+T = TypeVar("T")
 
 
 def about(order: Order) -> str:
@@ -94,16 +96,7 @@ class Desk:
 
     def run(self, body: bytes) -> Verdict:
         """One whole exchange."""
-        course = exchange.manage(chat.read(body, self.reader), self.terms)
-        outcome: Outcome = None
-        while True:
-            try:
-                command = course.send(outcome)
-            except StopIteration as end:
-                verdict: Verdict = end.value
-                return verdict
-            self.done.append(command)
-            outcome = self.perform(command)
+        return self._driven(exchange.manage(chat.read(body, self.reader), self.terms))
 
     @property
     def terms(self) -> Terms:
@@ -113,27 +106,21 @@ class Desk:
     def measure(self, body: bytes) -> Measurement:
         """What this body measures."""
         terms = replace(self.terms, told=self.discovered)
-        course = exchange.measure(chat.read(body, self.reader), terms)
-        outcome: Outcome = None
-        while True:
-            try:
-                question = course.send(outcome)
-            except StopIteration as end:
-                found: Measurement = end.value
-                return found
-            self.done.append(question)
-            outcome = self.find_out(question)
+        return self._driven(exchange.measure(chat.read(body, self.reader), terms))
 
     def compact(self, body: bytes) -> Compaction:
         """What this body becomes when it is compacted."""
         terms = replace(self.terms, told=self.discovered)
-        course = exchange.compact(chat.read(body, self.reader), terms)
+        return self._driven(exchange.compact(chat.read(body, self.reader), terms))
+
+    def _driven(self, course: Generator[Any, Outcome, T]) -> T:
+        """What a course comes to, each of its commands performed."""
         outcome: Outcome = None
         while True:
             try:
                 command = course.send(outcome)
             except StopIteration as end:
-                found: Compaction = end.value
+                found: T = end.value
                 return found
             self.done.append(command)
             outcome = self.perform(command)

@@ -5,11 +5,11 @@ and never the same as no file: a proxy that should ask for tokens must not start
 the number of a line, never by its text.
 """
 
-from pathlib import Path
 from typing import Final
 
 from proxy.config import shapes
 from proxy.config.kinds import TOKEN, Kind, Wrong
+from proxy.config.text_file import text_of
 from proxy.config.values import Secret, TokensFile
 
 _COMMENT: Final = "#"
@@ -17,14 +17,11 @@ _COMMENT: Final = "#"
 
 def _read(text: str) -> object:
     path = text.strip()
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        return Wrong(f"cannot be read: {error.strerror or type(error).__name__}")
-    except ValueError:  # no UTF-8, or a path with a zero byte
-        return Wrong("is no file of text; save it as UTF-8")
+    found = text_of(path)
+    if isinstance(found, Wrong):
+        return found
     tokens: list[Secret] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(found.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith(_COMMENT):
             continue
         token = TOKEN.read(line)
