@@ -1,8 +1,8 @@
 """The real model server for measuring programs, and a relay before it that notes what each chat completion cost.
 
 Rules. The relay passes requests and answers on as they are, streams as they come, and reads a copy of what went by: so
-it sees every call that the server gets, the proxy's own ones too. A call is noted when its answer has ended; one whose
-client left before that is not. What a call cost is what the server itself says of it (`timings`, `usage`).
+it sees every call that the server gets, the proxy's own ones too. What a call cost is what the server itself says of it
+(`timings`, `usage`) when its answer ends; of a call that was given up before, only that is known.
 """
 
 import contextlib
@@ -65,9 +65,12 @@ async def prompt_tokens_total(url: str) -> int:
 # --- what a call costs ------------------------------------------------------------------------------------
 
 
+LEFT: Final = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One chat completion as the server answered it. `body` is what it was asked, `id` that of its answer."""
+    """One chat completion. `body` is what was asked, `id` that of the answer, `status` LEFT where it was given up."""
 
     body: bytes
     status: int
@@ -149,7 +152,12 @@ class Relay:
     @property
     def refusals(self) -> int:
         """How many calls were answered with an error."""
-        return sum(call.status != 200 for call in self.calls)
+        return sum(call.status >= 400 for call in self.calls)
+
+    @property
+    def left(self) -> int:
+        """How many calls were given up before their answer had ended."""
+        return sum(call.status == LEFT for call in self.calls)
 
 
 @contextlib.asynccontextmanager
@@ -177,18 +185,21 @@ async def counting_relay(upstream: str) -> AsyncIterator[Relay]:
 async def _relayed(request: web.Request, client: aiohttp.ClientSession, relay: Relay) -> web.StreamResponse:
     body = await request.read()
     began = time.perf_counter()
-    kept = bytearray()
-    async with client.request(
-        request.method, request.rel_url, headers=_end_to_end(request.headers), data=body or None
-    ) as theirs:
-        ours = web.StreamResponse(status=theirs.status, headers=_end_to_end(theirs.headers))
-        await ours.prepare(request)
-        async for piece in theirs.content.iter_any():
-            kept += piece
-            await ours.write(piece)
-        await ours.write_eof()
-    if request.path.endswith(CHAT):
-        relay.calls.append(call_of(body, theirs.status, bytes(kept), time.perf_counter() - began))
+    status, kept = LEFT, bytearray()
+    try:
+        async with client.request(
+            request.method, request.rel_url, headers=_end_to_end(request.headers), data=body or None
+        ) as theirs:
+            ours = web.StreamResponse(status=theirs.status, headers=_end_to_end(theirs.headers))
+            await ours.prepare(request)
+            async for piece in theirs.content.iter_any():
+                kept += piece
+                await ours.write(piece)
+            status = theirs.status
+            await ours.write_eof()
+    finally:
+        if request.path.endswith(CHAT):
+            relay.calls.append(call_of(body, status, bytes(kept), time.perf_counter() - began))
     return ours
 
 

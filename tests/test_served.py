@@ -3,11 +3,13 @@
 Rules. What went by is held against what was scripted, byte by byte; no model runs here.
 """
 
+import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.served import Call, Cost, counting_relay
+from benchmarks.served import LEFT, Call, Cost, counting_relay
 from tests.peers.answers import SSE_HEADERS, Answer, Framing, json_answer, slices
 from tests.peers.client import RawClient
 from tests.peers.scripted import ScriptedUpstream
@@ -65,6 +67,18 @@ async def test_a_refusal_costs_nothing_and_a_question_is_no_call() -> None:
     (call,) = await noted(json_answer({"error": {"message": "too long"}}, status=400))
     assert (call.status, call.asked, call.id) == (400, 0, "")
     assert await noted(json_answer({"input_tokens": 7}), f"{CHAT}/input_tokens") == []
+
+
+async def test_a_call_that_its_client_gives_up_is_noted_as_such() -> None:
+    never = asyncio.Event()
+    async with ScriptedUpstream(otherwise=replace(WHOLE, before=never)) as upstream:
+        async with counting_relay(upstream.url) as relay:
+            async with RawClient(relay.url) as client:
+                await client.start(CHAT, b"{}")
+                await upstream.received(1)
+            await asyncio.wait_for(upstream.requests[0].client_gone.wait(), 5)
+        assert [(call.status, call.body) for call in relay.calls] == [(LEFT, b"{}")]
+        assert (relay.left, relay.refusals) == (1, 0)
 
 
 def test_costs_add_up() -> None:

@@ -17,16 +17,19 @@ LIBRARIES: Final = ("aiohttp", "msgspec", "tiktoken", "uvloop")
 
 def described() -> str:
     """Two lines: what it runs on, and what runs."""
+    programs = (_answer("nginx", "nginx-light"), _answer("wrk", "wrk"))
+    return running(*(f"{name} {version(name)}" for name in LIBRARIES), *filter(None, programs), LITELLM)
+
+
+def running(*others: str) -> str:
+    """The same with these beside Transom and Python."""
     cores = len(os.sched_getaffinity(0))
     nice = f", niceness {level}" if (level := os.nice(0)) else ""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     first = (
         f"Machine: {_processor()}, {cores} cores; {platform.system()} {platform.release()}; {load()}{nice}"
     )
-    libraries = (f"{name} {version(name)}" for name in LIBRARIES)
-    programs = (_answer("nginx", "nginx-light"), _answer("wrk", "wrk"))
-    parts = (f"Transom {proxy.__version__}{_commit()}", python, *libraries, *filter(None, programs), LITELLM)
-    return f"{first}\nVersions: {', '.join(parts)}"
+    return f"{first}\nVersions: {', '.join((f'Transom {proxy.__version__}{_commit()}', python, *others))}"
 
 
 def pinned() -> int | None:
