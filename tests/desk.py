@@ -202,10 +202,11 @@ class Desk:
         return Summarised(order.key, judged, None)
 
     def answer_to(self, order: Order) -> str | SideCallFailed:
-        """The summary model's answer; a text goes on for as long as a summary has at least."""
+        """The summary model's answer; a text goes on for as long as a summary has at least, in sections if it must."""
         given = self.summaries[min(self.side_calls, len(self.summaries)) - 1]
         says = isinstance(given, str) and given and given[0] != "<"
-        return f"{given} {GOES_ON} {about(order)}" if says else given
+        title = "Task: " if order.given.in_sections else ""
+        return f"{title}{given} {GOES_ON} {about(order)}" if says else given
 
     def learn(self, command: Learn) -> None:
         self.refuses_usage |= command.refuses_usage

@@ -42,6 +42,7 @@ from proxy.context.policy import (
     ModelPolicy,
     OnOverflow,
     RecallPolicy,
+    SummaryMode,
     SummaryPolicy,
     UsageMode,
 )
@@ -127,7 +128,8 @@ models:
     on_overflow: refuse
     prompt_cache_key: auto
     elide: {{keep: 0, marker: "Left out: {{tool}}"}}
-    summary: {{keep_recent: 0.5, keep_turns: 2, max_tokens: 99, item_characters: 100, prepare_at: 0.5, prompt: Sum up.}}
+    summary: {{mode: suffix, keep_recent: 0.5, keep_turns: 2, max_tokens: 99, item_characters: 100, prepare_at: 0.5,
+      prompt: Sum up.}}
     drop: {{max_turns: 0, notice: ""}}
     carry: {{share: 0, tokens: 9, markers: true, paths: [datei], commands: []}}
     recall: {{tokens: 500}}
@@ -149,7 +151,7 @@ def test_the_file_wins_over_the_defaults(folder: Path) -> None:
         on_overflow=OnOverflow.REFUSE,
         prompt_cache_key=CacheKey.AUTO,
         elide=ElidePolicy(0, "Left out: {tool}"),
-        summary=SummaryPolicy(0.5, 2, 99, 100, 0.5, "Sum up."),
+        summary=SummaryPolicy(SummaryMode.SUFFIX, 0.5, 2, 99, 100, 0.5, "Sum up."),
         drop=DropPolicy(0, ""),
         carry=CarryPolicy(0.0, 9, True, ("datei",), ()),
         recall=RecallPolicy(500),
@@ -451,6 +453,7 @@ POLICIES: Final = st.builds(
     elide=st.builds(ElidePolicy, st.integers(0, 99), WORDS.map(lambda text: f"{text}{{tool}}")),
     summary=st.builds(
         SummaryPolicy,
+        st.sampled_from(SummaryMode),
         floats(1e-9, 1),
         st.integers(0, 99),
         st.integers(16, 10**6),

@@ -75,6 +75,7 @@ def terms(request: ChatRequest, config: Config, tokenizer: Measures) -> Terms:
         summary_model=summary_model,
         summary_prompt=calls.prompt,
         streams=calls.stream,
+        shares_cache=calls.shares_cache,
         summary_window=config.policy_for(summary_model, name).window if summary_model else None,
         reasoning_effort=calls.reasoning_effort or "",
     )

@@ -24,6 +24,7 @@ from proxy.context.policy import (
     OnOverflow,
     Orphans,
     RecallPolicy,
+    SummaryMode,
     SummaryPolicy,
     UsageMode,
 )
@@ -70,6 +71,15 @@ SUMMARY: Final = Section(
     SummaryPolicy,
     "Old turns become a summary, which a side call writes.",
     (
+        Option(
+            "mode",
+            kinds.choice(SummaryMode),
+            "What the model is asked with: a transcript of what is to be summarised, or, with suffix, the last"
+            " forwarded prompt up to there and one more message, so that the server has nearly all of it in its prompt"
+            " cache. Where that brings no summary, and where side_calls name another model or base_url, it is a"
+            " transcript.",
+            "Take suffix for large models behind a prompt cache; small ones go on with the talk instead.",
+        ),
         Option(
             "keep_recent",
             kinds.share(),

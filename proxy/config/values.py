@@ -310,6 +310,11 @@ class SideCalls:
     tls: Tls = Tls()
 
     @property
+    def shares_cache(self) -> bool:
+        """Whether side calls go to the server and the model of the main calls, which may hold their prompts."""
+        return self.base_url is None and self.model is None
+
+    @property
     def prompt(self) -> str:
         """The instructions in the file, empty where there is none."""
         return self.prompt_file.text if self.prompt_file else ""

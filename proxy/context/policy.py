@@ -42,6 +42,13 @@ class CacheKey(StrEnum):
     AUTO = "auto"
 
 
+class SummaryMode(StrEnum):
+    """How a summary is asked for: of a transcript, or behind the last forwarded prompt, which a cache may hold."""
+
+    TRANSCRIPT = "transcript"
+    SUFFIX = "suffix"
+
+
 class OnOverflow(StrEnum):
     """What happens to a request that no step of the ladder makes fit."""
 
@@ -77,6 +84,7 @@ class ElidePolicy:
 class SummaryPolicy:
     """Old turns become a summary that the upstream writes.
 
+    mode           what the model is asked with
     keep_recent    share of the window that stays verbatim at least
     keep_turns     newest turns that stay verbatim at least, where they fit the target
     max_tokens     the most tokens that a summary may have; also sent as the side call's own limit
@@ -84,6 +92,7 @@ class SummaryPolicy:
     prepare_at   share of the budget from which on the next summary is written ahead, in the background; 0 = never
     """
 
+    mode: SummaryMode = SummaryMode.TRANSCRIPT
     keep_recent: float = 0.2
     keep_turns: int = 1
     max_tokens: int = 1024

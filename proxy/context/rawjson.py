@@ -166,6 +166,11 @@ def array(values: Sequence[bytes]) -> bytes:
     return b"[" + b",".join(values) + b"]"
 
 
+def object_of(members: Mapping[str, bytes]) -> bytes:
+    """A JSON object of raw values."""
+    return b"{" + b",".join(encode(key) + b":" + raw for key, raw in members.items()) + b"}"
+
+
 def _tolerant(document: bytes) -> object:
     try:
         return json.loads(document.decode("utf-8"))

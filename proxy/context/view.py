@@ -39,6 +39,17 @@ def apply(conversation: Conversation, edits: Edits) -> Conversation:
     return Conversation(conversation.head, tuple(kept))
 
 
+def ending_with(conversation: Conversation, length: int, request: str) -> tuple[Message, ...]:
+    """The first messages of a view, so many of its history, with a request behind them.
+
+    It is a user message of its own, or the end of the newest one: two in a row are refused by strict chat templates.
+    """
+    *before, newest = (*conversation.head, *conversation.history[:length])
+    if newest.is_user:
+        return (*before, _joined(newest, request, first=False))
+    return (*before, newest, _message(SummaryRole.USER, request))
+
+
 def keeps(conversation: Conversation, edits: Edits, index: int) -> bool:
     """Whether a message is still there: in its place, as the lead, or carried in the block."""
     cut = edits.cut

@@ -332,6 +332,7 @@ class Server:
             summary_model=summary_model,
             summary_prompt=site.side_calls.prompt,
             streams=site.side_calls.stream,
+            shares_cache=site.side_calls.shares_cache,
             summary_window=summary_policy.window if summary_policy else None,
             reasoning_effort=site.side_calls.reasoning_effort or "",
             told=None if policy.window else site.around.discovery.known(f"{tenant}:{request.model}"),

@@ -15,6 +15,7 @@ from typing import Final
 
 from proxy import __version__
 from proxy.config import SideCalls
+from proxy.context.policy import SummaryMode
 from proxy.edge import encodings, headers
 from proxy.edge.encodings import Undecodable, answer_bound
 from proxy.edge.headers import Base, RawHeaders
@@ -28,7 +29,7 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 """The longest answer that is read; a summary has a few thousand bytes, its reasoning perhaps a hundred thousand."""
 
 _MOST_SHAPES: Final = 2
-"""A side call is written anew for an upstream that takes no system message or no stream options."""
+"""A side call is written anew for an upstream that takes no stream options, no system message or no choice of tools."""
 
 _PAUSE: Final = 0.5
 """Seconds before the second try, twice that before the third, where the upstream does not say how long."""
@@ -71,19 +72,23 @@ class SideCaller:
         self._key = key
         self._pause = pause
 
-    async def ask(self, body: bytes, origin: Origin) -> Answered | SideCallFailed:
-        """Make the call with this body; at most `attempts` tries and never longer than `deadline` (seconds)."""
+    async def ask(
+        self, body: bytes, origin: Origin, mode: SummaryMode = SummaryMode.TRANSCRIPT
+    ) -> Answered | SideCallFailed:
+        """Make the call with this body, which asks in this mode; at most `attempts` tries and never longer than
+        `deadline` (seconds).
+        """
         deadline = asyncio.get_running_loop().time() + self._options.deadline
         failed = SideCallFailed("timeout")
         try:
             async with asyncio.timeout_at(deadline):
                 for attempt in range(1, self._options.attempts + 1):
-                    outcome = await self._try(origin, body)
+                    outcome = await self._try(origin, body, mode)
                     for _ in range(_MOST_SHAPES):
                         if not isinstance(outcome, _Reshaped):
                             break
                         body = outcome.body
-                        outcome = await self._try(origin, body)
+                        outcome = await self._try(origin, body, mode)
                     if isinstance(outcome, _Reshaped):
                         return SideCallFailed(outcome.reason)
                     if not isinstance(outcome, _Retry):
@@ -114,7 +119,9 @@ class SideCaller:
             fields = headers.for_side_call(origin.fields, key=self._key)
         return _Target(headers.join(self._main, origin.path, origin.query), (*fields, *own))
 
-    async def _try(self, origin: Origin, body: bytes) -> "Answered | SideCallFailed | _Retry | _Reshaped":
+    async def _try(
+        self, origin: Origin, body: bytes, mode: SummaryMode
+    ) -> "Answered | SideCallFailed | _Retry | _Reshaped":
         target = self._target(origin, len(body))
         try:
             reply = await self._upstream.call("POST", target.url, target.fields, body)
@@ -125,7 +132,7 @@ class SideCaller:
         try:
             if reply.status in chat.SHAPE_REFUSALS:
                 refusal = await reply.chunk()
-                if (other := _reshaped(body, reply.status, refusal)) is not None:
+                if (other := _reshaped(body, mode, reply.status, refusal)) is not None:
                     return _Reshaped(f"status_{reply.status}", other)
                 if chat.refuses_system(reply.status, refusal):
                     return SideCallFailed(f"status_{reply.status}")
@@ -150,10 +157,16 @@ class _Reshaped:
     body: bytes
 
 
-def _reshaped(body: bytes, status: int, refusal: bytes) -> bytes | None:
-    """The body without what a refusal complains of; None where it is something else."""
+def _reshaped(body: bytes, mode: SummaryMode, status: int, refusal: bytes) -> bytes | None:
+    """The body without what a refusal complains of; None where it is something else.
+
+    Behind a forwarded prompt the messages are the client's, which the upstream has taken before.
+    """
     if b'"stream_options"' in body and chat.refuses_usage(status, refusal):
         return chat.without_usage(body)
+    if mode is SummaryMode.SUFFIX:
+        plain = chat.without_forbidding(body) if chat.refuses_forbidding(status, refusal) else body
+        return plain if plain != body else None
     has_system = b'"role":"system"' in body
     return chat.without_system(body) if has_system and chat.refuses_system(status, refusal) else None
 

@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger
 
 from proxy.config.values import SideCallLimits
 from proxy.context import summary
+from proxy.context.policy import SummaryMode
 from proxy.edge.sidecalls import Answered, Origin
 from proxy.edge.spending import HOUR, Spending
 from proxy.exchange import Ask, Order, Prepare, SideCallFailed, Summarised
@@ -36,6 +37,19 @@ PATIENCE: Final = 60.0
 
 MOST_SLIDES: Final = 2
 """Requests in a row that began in the midst of an earlier history, after which that tenant's model gets no summary."""
+
+MOST_UNFIT: Final = 2
+"""Orders behind the prompt in a row that came to nothing, after which that tenant's model gets transcripts alone."""
+
+_UNFIT: Final = summary.REASONS | {
+    "status_400",
+    "status_404",
+    "status_413",
+    "status_422",
+    "status_500",
+    "status_501",
+}
+"""Outcomes after which another way to ask is worth a call: the answer was none, or the form was not taken."""
 
 _RECENT: Final = 4
 _MOST_DIGESTS: Final = 64
@@ -55,8 +69,8 @@ Note = Callable[[str, Usage | None, float], None]
 class Calls(Protocol):
     """Makes a side call."""
 
-    async def ask(self, body: bytes, origin: Origin) -> Answered | SideCallFailed:
-        """The answer to this body, within the deadline."""
+    async def ask(self, body: bytes, origin: Origin, mode: SummaryMode) -> Answered | SideCallFailed:
+        """The answer to this body, which asks in this mode, within the deadline."""
         ...
 
 
@@ -86,11 +100,13 @@ class _Standing:
     """What side calls for one tenant's model have been worth.
 
     failures  in a row            until   when none is made (seconds of the loop's clock)
+    unfit     orders behind the prompt in a row that took a transcript after all
     slides    requests since the last match whose history began in the midst of a recent one
     recent    pairs of neighbours in recent histories, all but the first of each
     """
 
     failures: int = 0
+    unfit: int = 0
     until: float = 0.0
     slides: int = 0
     recent: deque[frozenset[tuple[bytes, ...]]] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -150,7 +166,7 @@ class Summaries:
         if job is None:
             if not self._may_begin(who):
                 return SideCallFailed("held_back")
-            job = self._start(ask.order, who, origin)
+            job = self._start(self._fitting(ask.order, who), who, origin)
         job.wanted.set()
         outcome = await self._awaited(job, waited)
         return replace(outcome, usage=None) if shared else outcome
@@ -169,7 +185,7 @@ class Summaries:
         known = not prepare.welcome.isdisjoint(self._jobs) or not prepare.welcome.isdisjoint(self._done)
         if not self._prepares or known or not self._may_begin(who) or len(self._jobs) >= _MOST_PREPARING:
             return
-        self._start(prepare.order, who, origin, ahead=True)
+        self._start(self._fitting(prepare.order, who), who, origin, ahead=True)
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop what is remembered here of summaries under these keys, and end those that nobody waits for."""
@@ -250,38 +266,57 @@ class Summaries:
             for wait in waits:
                 wait.cancel()
 
+    def _fitting(self, order: Order, who: str) -> Order:
+        """The order, or the other way to ask where this one has proved useless."""
+        return order.instead if order.instead and self._standing(who).unfit >= MOST_UNFIT else order
+
     async def _make(self, order: Order, who: str, origin: Origin) -> Outcome:
+        outcome = await self._called(order, who, origin)
+        if order.instead:
+            is_unfit = isinstance(outcome, SideCallFailed) and outcome.reason in _UNFIT
+            self._standing(who).unfit = self._standing(who).unfit + 1 if is_unfit else 0
+            if is_unfit:
+                return await self._make(order.instead, who, origin)
+        match outcome:
+            case SideCallFailed(reason="over_limit"):
+                pass
+            case SideCallFailed(reason=reason, after=after):
+                self._note_trouble(who, is_quality=reason in summary.REASONS, least=after or 0.0)
+            case Summarised(key=key, text=text):
+                self._standing(who).failures = 0
+                self._done[key] = outcome
+                while len(self._done) > _MOST_DONE:
+                    self._done.popitem(last=False)
+                await self._keep(key, text)
+        return outcome
+
+    async def _called(self, order: Order, who: str, origin: Origin) -> Outcome:
+        """What came of one call, which is paid for and told."""
         clock = asyncio.get_running_loop().time
         began = clock()
         tenant = who.partition(":")[0]
         if not self._spending.begin(tenant):
-            self._tell(over := SideCallFailed("over_limit"), 0.0)
+            over = SideCallFailed("over_limit")
+            self._tell(over, order.mode, 0.0)
             return over
-        answer = await self._calls.ask(order.body, origin)
+        answer = await self._calls.ask(order.body, origin, order.mode)
         outcome = _judged(answer, order)
         told = outcome.usage
         tokens = None if told is None else (told.prompt_tokens or 0) + (told.completion_tokens or 0)
         self._spending.end(tenant, tokens, len(order.body))
-        self._tell(outcome, clock() - began)
-        match outcome:
-            case SideCallFailed(reason=reason, after=after):
-                self._note_trouble(who, is_quality=reason in summary.REASONS, least=after or 0.0)
-            case Summarised():
-                self._standing(who).failures = 0
-                self._done[order.key] = outcome
-                while len(self._done) > _MOST_DONE:
-                    self._done.popitem(last=False)
-                await self._keep(order.key, outcome.text)
+        self._tell(outcome, order.mode, clock() - began)
         return outcome
 
-    def _tell(self, outcome: Outcome, seconds: float) -> None:
+    def _tell(self, outcome: Outcome, mode: SummaryMode, seconds: float) -> None:
         """One event for each side call, with its usage also when it failed."""
         said = "used" if isinstance(outcome, Summarised) else outcome.reason
         self._note(said, outcome.usage, seconds)
         self._log.info(
             "side_call",
             outcome=said,
+            mode=mode,
             prompt_tokens=outcome.usage.prompt_tokens if outcome.usage else None,
+            cached_tokens=outcome.usage.cached if outcome.usage else None,
             completion_tokens=outcome.usage.completion_tokens if outcome.usage else None,
             seconds=round(seconds, 4),
         )

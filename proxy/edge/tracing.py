@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from proxy import __version__
+from proxy.context.policy import SummaryMode
 from proxy.edge.headers import RawHeaders
 from proxy.edge.sidecalls import Answered, Origin
 from proxy.edge.summaries import Calls
@@ -239,11 +240,12 @@ class _TracedCalls:
         self._calls = calls
         self._tracing = tracing
 
-    async def ask(self, body: bytes, origin: Origin) -> Answered | SideCallFailed:
+    async def ask(self, body: bytes, origin: Origin, mode: SummaryMode) -> Answered | SideCallFailed:
         with self._tracing.span(SIDE_CALL, calls=True) as span:
-            answer = await self._calls.ask(body, origin)
+            answer = await self._calls.ask(body, origin, mode)
             outcome = "answered" if isinstance(answer, Answered) else answer.reason
-            span.say({"transom.bytes": len(body), "transom.outcome": outcome, **_used(answer.usage)})
+            said = {"transom.bytes": len(body), "transom.mode": mode.value, "transom.outcome": outcome}
+            span.say({**said, **_used(answer.usage)})
             return answer
 
 

@@ -254,7 +254,8 @@ class Case:
 
     @cached_property
     def orders(self) -> Orders:
-        return Orders(self.request, self.terms, self.budget.window if self.budget else None)
+        window = self.budget.window if self.budget else None
+        return Orders(self.request, self.terms, window, self._cache_key())
 
     # --- the upstream's own count ---------------------------------------------------------------------------------
 
@@ -399,8 +400,11 @@ class Case:
 
     def order(self, need: NeedSummary, draft: Draft) -> tuple[Order, frozenset[str]]:
         """The side call that this need is answered by, and the prefixes whose summaries would do as well."""
+        return self._ordered(need, draft, self.memory.edits or NOTHING)
+
+    def _ordered(self, need: NeedSummary, draft: Draft, edits: Edits) -> tuple[Order, frozenset[str]]:
         left = max(1, MOST_CALLS - len(draft.side_calls))
-        order = self.orders.order(need, self.situation, self.chain, left)
+        order = self.orders.order(need, self.drafted(draft), self.chain, edits, left)
         start = max(need.start, self.memory.edits.start if self.memory.edits else 0)
         return order, frozenset(self.chain[start : self.situation.protected_from])
 
@@ -419,7 +423,7 @@ class Case:
         step = planner.plan(replace(situation, to_come=limits.trigger + 1 - tokens), edits)
         if not isinstance(step, NeedSummary) or not _is_worth(step, situation, edits):
             return None
-        return self.order(step, Draft())
+        return self._ordered(step, Draft(made=draft.made), edits)
 
     # --- what is said and changed -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from proxy.context.budget import Window
 from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration
 from proxy.context.conversation import Message
 from proxy.context.edits import Edits
+from proxy.context.policy import SummaryMode
 from proxy.context.summary import Given
 from proxy.context.tokens import Size
 from proxy.exchange.verdict import Verdict
@@ -116,11 +117,16 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A side call for the summary of the prefix that `key` names; its answer is held against what was given."""
+    """A side call for the summary of the prefix that `key` names; its answer is held against what was given.
+
+    `instead` is another way to ask, for a model or an upstream that cannot be asked like this.
+    """
 
     key: str
     body: bytes
     given: Given
+    mode: SummaryMode = SummaryMode.TRANSCRIPT
+    instead: "Order | None" = None
 
 
 @dataclass(frozen=True, slots=True)

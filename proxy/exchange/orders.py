@@ -2,14 +2,18 @@
 
 Rules. A summary is asked for within a bound that the window it will stand in sets, and what it is asked of fits the
 window of the model that writes it: what does not is asked for in parts, oldest first, each of which continues the
-summary of those before. An answer beyond its bound is clipped, whatever the model thought of that.
+summary of those before. An answer beyond its bound is clipped, whatever the model thought of that. Behind the
+forwarded prompt itself a summary is asked for only where that prompt shows all that is to be summarised; the transcript
+is always at hand instead.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from proxy.context import cuts, summary, transcript
+from proxy.context import cuts, summary, transcript, view
 from proxy.context.clip import clip
+from proxy.context.edits import Edits
+from proxy.context.policy import SummaryMode
 from proxy.context.situation import NeedSummary, Situation
 from proxy.context.summary import Given
 from proxy.context.transcript import Source
@@ -32,6 +36,8 @@ class Orders:
     request: ChatRequest
     terms: Terms
     window: int | None
+    cache_key: str | None = None
+    """What the main call is given as its `prompt_cache_key`."""
 
     @property
     def most_tokens(self) -> int:
@@ -44,18 +50,70 @@ class Orders:
         return text if tokens <= most else clip(text, len(text) * most // tokens)
 
     def order(
-        self, need: NeedSummary, situation: Situation, chain: Sequence[str], calls: int = MOST_CALLS
+        self,
+        need: NeedSummary,
+        situation: Situation,
+        chain: Sequence[str],
+        edits: Edits,
+        calls: int = MOST_CALLS,
     ) -> Order:
         """The side call by which this need is met, or a first part of it where it takes more than one.
 
-        `chain` names the prefixes of the history, `calls` how many may still be made for this request.
+        `chain` names the prefixes of the history, `edits` are those of the last forwarded prompt, `calls` how many may
+        still be made for this request.
         """
-        policy = self.terms.policy.summary
-        system = summary.instructions(
-            policy.prompt or self.terms.summary_prompt,
-            int(self.most_tokens * summary.WORDS_PER_TOKEN),
-            need.previous,
+        transcribed = self._of_transcript(need, situation, chain, calls)
+        if self.terms.policy.summary.mode is SummaryMode.TRANSCRIPT or not self.terms.shares_cache:
+            return transcribed
+        behind = self._behind_prompt(need, situation, chain, edits)
+        return replace(behind, instead=transcribed) if behind else transcribed
+
+    def _behind_prompt(
+        self, need: NeedSummary, situation: Situation, chain: Sequence[str], edits: Edits
+    ) -> Order | None:
+        """The order behind the forwarded prompt up to what is to be summarised; None where that does not show it, or
+        leaves no room for the answer.
+        """
+        conversation, limits = situation.conversation, situation.limits
+        if situation.unsized(edits) or not _shows(edits, need):
+            return None
+        told = summary.suffix_instructions(self._prompt, self._words, need.previous)
+        each = situation.message_tokens(edits)
+        lead = situation.lead_tokens(edits.cut, each) if edits.cut else 0
+        tokens = situation.fixed + lead + sum(each[edits.start : need.stop]) + summary.FRAME_TOKENS
+        if limits and tokens + self.terms.count(told) + self.most_tokens > limits.ceiling:
+            return None
+        seen = view.apply(conversation, edits)
+        length = len(seen.history) - (len(conversation.history) - need.stop)
+        messages = view.ending_with(seen, length, told)
+        body = chat.suffix_call(
+            self.request,
+            [message.raw for message in messages],
+            max_tokens=self.most_tokens,
+            stream=self.terms.streams,
+            cache_key=self.cache_key,
         )
+        shown = "\n".join(map(view.source_text, seen.history[:length]))
+        source = Source(conversation.history[need.start : need.stop], ())
+        given = Given(
+            source.characters + len(need.previous), shown, told, need.previous, in_sections=not self._prompt
+        )
+        return Order(chain[need.stop - 1], body, given, SummaryMode.SUFFIX)
+
+    @property
+    def _prompt(self) -> str:
+        """Instructions of the user's own, if there are any."""
+        return self.terms.policy.summary.prompt or self.terms.summary_prompt
+
+    @property
+    def _words(self) -> int:
+        return int(self.most_tokens * summary.WORDS_PER_TOKEN)
+
+    def _of_transcript(
+        self, need: NeedSummary, situation: Situation, chain: Sequence[str], calls: int
+    ) -> Order:
+        policy = self.terms.policy.summary
+        system = summary.instructions(self._prompt, self._words, need.previous)
         room = self._room(system + need.previous, situation)
         source = Source(
             situation.conversation.history[need.start : need.stop], situation.sizes[need.start : need.stop]
@@ -90,3 +148,11 @@ class Orders:
             return None
         taken = self.most_tokens + summary.FRAME_TOKENS + self.terms.count(beside)
         return max(1.0, (window - taken) * _SAFE_SHARE)
+
+
+def _shows(edits: Edits, need: NeedSummary) -> bool:
+    """Whether the view under these edits has everything that the summary is to be of, and what it continues."""
+    cut = edits.cut
+    if cut is None:
+        return need.start == 0 and not need.previous
+    return cut.stop == cut.summarised == need.start and cut.summary == need.previous

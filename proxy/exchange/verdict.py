@@ -19,7 +19,8 @@ class Terms:
     """What is fixed for one request. `tenant` is a digest of the credential, `count` counts short texts.
 
     `told` is what the upstream is known to tell of the window without being asked once more. `explains`: the verdict
-    shall hold the decision, which costs time. `streams`: side calls ask for a stream.
+    shall hold the decision, which costs time. `streams`: side calls ask for a stream. `shares_cache`: they go where
+    the main call goes, whose prompt may be in a cache there.
     """
 
     policy: ModelPolicy
@@ -31,6 +32,7 @@ class Terms:
     summary_window: int | None = None
     summary_prompt: str = ""
     streams: bool = False
+    shares_cache: bool = True
     reasoning_effort: str = ""
     told: Window | None = None
     explains: bool = False

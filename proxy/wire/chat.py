@@ -262,6 +262,61 @@ def side_call(
     return rawjson.encode({**named, "messages": messages, name: max_tokens, **streamed, **effort})
 
 
+PROMPT_MEMBERS: Final = frozenset(
+    {
+        "model",
+        "tools",
+        "functions",
+        "parallel_tool_calls",
+        *REASONING,
+        "chat_template",
+        "documents",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "cache_prompt",
+        "cache_salt",
+        "id_slot",
+        "user",
+        "safety_identifier",
+        "service_tier",
+        "provider",
+    }
+)
+"""Members of a main call, beside its messages, by which a prompt is made and its place in a cache is found."""
+
+_FORBIDDING: Final = (("tools", "tool_choice"), ("functions", "function_call"))
+
+
+def suffix_call(
+    request: ChatRequest, messages: Sequence[bytes], *, max_tokens: int, stream: bool, cache_key: str | None
+) -> bytes:
+    """The body of a side call that begins like a main call: its prompt is these messages, with the request's tools,
+    none of which may be called. `cache_key` is what the main call is given where it has none of its own.
+    """
+    places = (place for place in request.places if place.key in PROMPT_MEMBERS)
+    members = {place.key: request.body[place.start : place.stop] for place in places}
+    members |= {name: b'"none"' for of, name in _FORBIDDING if of in members}
+    if cache_key:
+        members["prompt_cache_key"] = rawjson.encode(cache_key)
+    members |= {"messages": rawjson.array(messages), "stream": rawjson.encode(stream)}
+    if stream:
+        members["stream_options"] = b'{"include_usage":true}'
+    name = request.output_limit_name or _limit_name(request.model)
+    return rawjson.object_of({**members, name: rawjson.encode(max_tokens)})
+
+
+def without_forbidding(side_call: bytes) -> bytes:
+    """A side call for an upstream that does not let tools be forbidden."""
+    for _, name in _FORBIDDING:
+        side_call = rawjson.remove(side_call, name)
+    return side_call
+
+
+def refuses_forbidding(status: int, body: bytes) -> bool:
+    """Whether a refusal is about the choice of tools."""
+    return status in REFUSING and any(name.encode() in body for _, name in _FORBIDDING)
+
+
 SHAPE_REFUSALS: Final = frozenset({400, 422, 500})
 """Statuses of servers whose chat template does not take the messages; llama.cpp says 500."""
 

@@ -198,3 +198,24 @@ def test_a_summary_that_took_an_order_over_stays_within_its_frame_as_background(
     assert block.count("[End of") == 1
     assert block.count("verbatim:]") <= 1
     assert "\n[The first user message" not in block
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_summary"),
+    [
+        ("Sure! I have moved the invoices of Müller to /srv/archive, and what is next?", False),
+        ("Task: move the invoices of Müller to /srv/archive.", True),
+        ("**Done**\nthe invoices of Müller were moved to /srv/archive", True),
+    ],
+)
+def test_c_going_on_with_the_talk_is_no_summary_where_sections_were_asked_for(
+    answer: str, is_summary: bool
+) -> None:
+    given = Given(5000, TALK, summary.suffix_instructions("", 300, ""), in_sections=True)
+    found = summary.accept(answer, given)
+    assert (found != Rejected("no_sections")) is is_summary
+
+
+def test_the_instruction_behind_a_prompt_is_no_summary_either() -> None:
+    told = summary.suffix_instructions("", 300, "")
+    assert summary.accept(told, Given(5000, TALK, told, in_sections=True)) == Rejected("echo")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from proxy.config import LogFormat, LogOptions
+from proxy.context.policy import SummaryMode
 from proxy.context.summary import Given
 from proxy.edge import logs
 from proxy.edge.sidecalls import Answered, Origin
@@ -35,14 +36,19 @@ class Model:
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     fails: bool = False
+    instead: Answered | SideCallFailed | None = None
+    """What comes of an order behind the prompt, where that is something else."""
+
     after: float | None = None
     fault: Exception | None = None
+    modes: list[str] = field(default_factory=list)
     asked: int = 0
     ended: int = 0
     called: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def ask(self, body: bytes, origin: Origin) -> Answered | SideCallFailed:
+    async def ask(self, body: bytes, origin: Origin, mode: SummaryMode) -> Answered | SideCallFailed:
         self.asked += 1
+        self.modes.append(mode.value)
         number = self.asked
         self.called.set()
         try:
@@ -51,6 +57,8 @@ class Model:
             self.ended += 1
         if self.fault is not None:
             raise self.fault
+        if mode is SummaryMode.SUFFIX and self.instead is not None:
+            return self.instead
         if self.fails:
             return SideCallFailed("status_500", Usage(7, None), self.after)
         return Answered(f"summary {number}", Usage(7, 3))
@@ -333,3 +341,66 @@ async def test_an_upstream_that_asked_for_a_pause_is_left_alone_for_as_long() ->
         await made.summaries.get(ask("k1"), "who", ORIGIN)
         assert await made.summaries.get(ask("k2"), "who", ORIGIN) == SideCallFailed("held_back")
         assert made.model.asked == 1
+
+
+# --- behind the forwarded prompt ------------------------------------------------------------------------------
+
+
+def ask_behind(key: str) -> Ask:
+    """An order behind the prompt, with a transcript of an earlier prefix at hand."""
+    transcript = Order("of a part", b"{}", Given(1000))
+    order = Order(key, b"{}", Given(1000, in_sections=True), SummaryMode.SUFFIX, transcript)
+    return Ask(order, frozenset({key}))
+
+
+NO_SUMMARIES: dict[str, tuple[Answered | SideCallFailed, str]] = {
+    "a_call_of_a_tool": (SideCallFailed("tool_call", Usage(9, 1)), "tool_call"),
+    "a_form_that_the_upstream_refuses": (SideCallFailed("status_400"), "status_400"),
+    "a_template_that_fails": (SideCallFailed("status_500"), "status_500"),
+    "the_talk_gone_on_with": (Answered("Sure, the next file is this one.", Usage(9, 5)), "no_sections"),
+}
+
+
+@pytest.mark.parametrize("name", NO_SUMMARIES)
+async def test_c_what_is_no_summary_behind_the_prompt_is_asked_of_a_transcript_instead(name: str) -> None:
+    async with bench() as b:
+        b.model.gate.set()
+        b.model.instead, reason = NO_SUMMARIES[name]
+        outcome = await b.summaries.get(ask_behind("k1"), "t:m", ORIGIN)
+        assert outcome == Summarised("of a part", "summary 2", Usage(7, 3))
+        assert b.kept == {"of a part": "summary 2"}
+        told = [json.loads(line) for line in b.log.getvalue().splitlines()]
+        assert [(each["mode"], each["outcome"]) for each in told] == [
+            ("suffix", reason),
+            ("transcript", "used"),
+        ]
+
+
+@pytest.mark.parametrize("reason", ["timeout", "unreachable", "status_429", "status_401"])
+async def test_b110_an_upstream_that_cannot_answer_now_is_not_asked_a_second_time(reason: str) -> None:
+    async with bench() as b:
+        b.model.gate.set()
+        b.model.instead = SideCallFailed(reason)
+        assert await b.summaries.get(ask_behind("k1"), "t:m", ORIGIN) == SideCallFailed(reason)
+        assert b.model.modes == ["suffix"]
+
+
+async def test_a_model_that_twice_wrote_none_behind_the_prompt_is_shown_transcripts_from_then_on() -> None:
+    async with bench() as b:
+        b.model.gate.set()
+        b.model.instead = SideCallFailed("echo")
+        for key in ("k1", "k2", "k3"):
+            assert isinstance(await b.summaries.get(ask_behind(key), "t:m", ORIGIN), Summarised)
+        assert b.model.modes == ["suffix", "transcript", "suffix", "transcript", "transcript"]
+        await b.summaries.get(ask_behind("k4"), "t:another", ORIGIN)
+        assert b.model.modes[5:] == ["suffix", "transcript"], "another model has failed at nothing"
+
+
+async def test_a_good_summary_behind_the_prompt_is_taken_and_the_transcript_never_asked_of() -> None:
+    async with bench() as b:
+        b.model.gate.set()
+        b.model.instead = Answered("Task: to mend the parser, as was asked", Usage(9, 5, 8))
+        outcome = await b.summaries.get(ask_behind("k1"), "t:m", ORIGIN)
+        assert outcome == Summarised("k1", "Task: to mend the parser, as was asked", Usage(9, 5, 8))
+        assert b.model.modes == ["suffix"]
+        assert json.loads(b.log.getvalue())["cached_tokens"] == 8

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.config import SideCalls
-from proxy.context.policy import ModelPolicy, SummaryPolicy
+from proxy.context.policy import ModelPolicy, SummaryMode, SummaryPolicy
+from proxy.demo.replies import Message, text_message
+from proxy.demo.rules import Fields, Temper
 from tests.edge.proxied import Proxied, proxied
 from tests.peers.client import RawClient, Response
+from tests.peers.strict import Call, chat_answer
 from tests.peers.upstream import Answer, Cut, StrictUpstream, json_answer, marked, raw_answer
 
 CHAT = "/v1/chat/completions"
@@ -226,3 +230,97 @@ async def test_where_no_cut_reaches_the_target_a_summary_is_prepared_once_and_no
             await upstream.until(lambda: len(proxy.events("side_call")) == len(upstream.side_calls))
         assert requests > 8
         assert len(upstream.side_calls) <= 2, "one ahead, and one of what came after it"
+
+
+# --- behind the forwarded prompt ------------------------------------------------------------------------------
+
+WINDOW = 12_000
+BEHIND = replace(POLICY, window=WINDOW, summary=SummaryPolicy(mode=SummaryMode.SUFFIX, prepare_at=0))
+INSTRUCTION = "Write its working memory"
+TOOL = {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
+MEMORY = "Task: answer each question, what and why.\nDone: so and so."
+
+
+def is_behind(body: Fields) -> bool:
+    return INSTRUCTION in str(body["messages"][-1]["content"])
+
+
+def answering(*messages: Message) -> Callable[[Fields], Answer]:
+    """Answers side calls with these messages, one after the other, streamed as they are asked."""
+    left = iter(messages)
+    return lambda body: chat_answer(body, next(left), prompt_tokens=500)
+
+
+def came(upstream: StrictUpstream, call: Call) -> int:
+    """The place of a call among all."""
+    return upstream.requests.index(call.request)
+
+
+async def grown(url: str, turns: int) -> list[Response]:
+    """A client that goes on with one chat, and the answers to its requests."""
+    answers = []
+    for number in range(8, turns, 2):
+        body = json.loads(talk(number))
+        body["tools"] = [TOOL]
+        answers.append(await post(url, json.dumps(body).encode()))
+    return answers
+
+
+@pytest.mark.parametrize("temper", [Temper.OPENAI, Temper.TEMPLATE])
+async def test_c_a_summary_behind_the_prompt_begins_with_what_a_strict_upstream_has_just_read(
+    temper: Temper,
+) -> None:
+    summarise = answering(*(text_message(MEMORY) for _ in range(9)))
+    async with (
+        StrictUpstream(window=WINDOW, temper=temper, is_side_call=is_behind, summarise=summarise) as upstream,
+        proxied(upstream.url, policy=BEHIND, side_calls=PATIENT) as proxy,
+    ):
+        answers = await grown(proxy.url, 120)
+        assert [answer.status for answer in answers] == [200] * len(answers)
+        assert len(upstream.side_calls) >= 2
+        for call in upstream.side_calls:
+            before = [main for main in upstream.main_calls if came(upstream, main) < came(upstream, call)][-1]
+            asked, read = call.body["messages"], before.body["messages"]
+            assert asked[:-1] == read[: len(asked) - 1]
+            assert (call.body["tools"], call.body["tool_choice"]) == ([TOOL], "none")
+            assert call.verdict is not None
+        assert any("summarize=" in (answer.header("x-context-actions") or "") for answer in answers)
+
+
+async def test_c_a_model_that_goes_on_with_the_talk_is_shown_a_transcript_and_the_request_never_notices() -> (
+    None
+):
+    on = text_message("Answer: so and so, what and why, and whatever else there is to be said of it.")
+    summarise = answering(on, text_message(MEMORY), on, text_message(MEMORY), *[text_message(MEMORY)] * 9)
+
+    def is_any(body: Fields) -> bool:
+        return is_behind(body) or marked("working memory")(body)
+
+    async with (
+        StrictUpstream(window=WINDOW, is_side_call=is_any, summarise=summarise) as upstream,
+        proxied(upstream.url, policy=BEHIND, side_calls=PATIENT) as proxy,
+    ):
+        answers = await grown(proxy.url, 180)
+        assert [answer.status for answer in answers] == [200] * len(answers)
+        told = [(event["mode"], event["outcome"]) for event in proxy.events("side_call")]
+        assert told[:4] == [("suffix", "no_sections"), ("transcript", "used")] * 2
+        assert {mode for mode, _ in told[4:]} == {"transcript"}, "asked behind the prompt twice, not for ever"
+
+
+async def test_an_upstream_that_lets_no_tools_be_forbidden_is_asked_without_that() -> None:
+    refusal = {"error": {"message": "`tool_choice` must be auto", "type": "invalid_request_error"}}
+    async with (
+        StrictUpstream(
+            window=WINDOW,
+            is_side_call=is_behind,
+            side_failures=[json_answer(refusal, status=400)],
+            summarise=answering(*[text_message(MEMORY)] * 9),
+        ) as upstream,
+        proxied(upstream.url, policy=BEHIND, side_calls=PATIENT) as proxy,
+    ):
+        await grown(proxy.url, 60)
+        first, second = upstream.side_calls[:2]
+        assert "tool_choice" in first.body
+        assert "tool_choice" not in second.body
+        assert second.body["messages"] == first.body["messages"]
+        assert proxy.events("side_call")[0]["outcome"] == "used"
