@@ -11,7 +11,7 @@ from functools import cached_property
 
 from msgspec import structs
 
-from proxy.context import budget, calibration, checkpoint, pins, planner, rawjson, summary, view
+from proxy.context import budget, calibration, checkpoint, own_summary, pins, planner, rawjson, summary, view
 from proxy.context.budget import Budget, Window
 from proxy.context.calibration import Anchor, Expected, Prompt, Report
 from proxy.context.conversation import Conversation
@@ -69,6 +69,11 @@ class Sound:
         """The name of the first round; empty when there is no history."""
         stop = self.conversation.first_stop
         return self.chain[stop - 1] if stop else ""
+
+    @cached_property
+    def asks_for_summary(self) -> bool:
+        """Whether the client itself asks for a summary of this conversation."""
+        return own_summary.is_asked_for(self.conversation)
 
     @cached_property
     def mark(self) -> str:
@@ -413,6 +418,8 @@ class Case:
         share, limits = self.terms.policy.summary.prepare_at, self.limits
         if not share or limits is None or self.terms.mode is not Mode.MANAGE or not self.memory.may_ask:
             return None
+        if self.sound.asks_for_summary:
+            return None  # whoever compacts goes on with another history
         situation = replace(self.situation, summaries=self.begun().summaries, made=draft.made)
         if situation.unsized(edits):
             return None  # another replica's edits won, and nobody needed their sizes

@@ -49,6 +49,7 @@ from proxy.exchange.composing import composed
 from proxy.exchange.decision import decision
 from proxy.exchange.parts import parts
 from proxy.exchange.recovery import recovery
+from proxy.exchange.sparing import is_spared, spared
 from proxy.exchange.verdict import Terms, Verdict
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
@@ -237,6 +238,9 @@ def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Ou
 
 def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draft, Edits, str | None]]:
     """The edits that apply, planned and saved, and the name of their checkpoint."""
+    if is_spared(case) and (found := (yield from spared(case, draft))):
+        draft, edits = found
+        return draft, edits, case.memory.checkpoint_id if edits and edits == case.memory.edits else None
     while not isinstance(step := case.plan(draft), Plan):
         if isinstance(step, NeedSizes):
             sizes = expect(Measured, (yield Measure(case.request.model, step.messages)))

@@ -29,7 +29,8 @@ def reason(case: Case, situation: Situation, edits: Edits) -> str:
     is_managed = case.terms.mode is Mode.MANAGE
     before = case.memory.edits if is_managed else None
     if situation.tokens(before or NOTHING) > case.limits.trigger:
-        return "over_threshold" if is_managed else "observed_only"
+        over = "summary_asked_for" if case.sound.asks_for_summary else "over_threshold"
+        return over if is_managed else "observed_only"
     return "limit" if edits else "under_threshold"
 
 

@@ -53,7 +53,8 @@ class Decision:
     """What was decided, by words and indices. `target` is the size in tokens that a compaction goes down to.
 
     why  window_unknown, under_threshold, over_threshold, checkpoint (only what was decided before applies), limit (a
-         limit that holds at any size), observed_only (over the threshold, and the mode is not to manage)
+         limit that holds at any size), summary_asked_for (over the threshold, by a request for a summary of it all),
+         observed_only (over the threshold, and the mode is not to manage)
     """
 
     why: str

@@ -58,6 +58,7 @@ CONTEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "planner": _STEPS | {"strategies"},
         "strategies": _STEPS | {"names"},
         "carried": _SITUATION | {"situation", "names", "deeds"},
+        "own_summary": frozenset({"conversation"}),
         "recall": _SITUATION | {"situation", "names"},
         "deeds": _MESSAGES | {"policy"},
         "names": _SIZES,

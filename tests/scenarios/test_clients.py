@@ -36,7 +36,7 @@ from tests.scenarios.messages import (
     turns,
     user,
 )
-from tests.scenarios.scene import LADDERS, MEMORY, POLICY, TEMPERS, WINDOW, Scene, once, refusals
+from tests.scenarios.scene import LADDERS, MEMORY, POLICY, TEMPERS, WINDOW, Scene, askings, once, refusals
 
 CHAT = "/v1/chat/completions"
 
@@ -72,6 +72,50 @@ def test_b126_the_clients_own_summary_request_over_a_chat_is_answered_with_its_w
     assert refusals(sent, WINDOW, TEMPERS) == {}
     assert text_of(request_of_client) in text_of(sent.messages[-1])
     assert not any(text_of(request_of_client) in each for each in sent.transcripts())
+
+
+@pytest.mark.parametrize(
+    ("turns_before", "size", "done"),
+    [(6, 2000, ["shorten"]), (16, 300, ["drop"]), (60, 300, ["drop"]), (200, 900, ["drop"])],
+)
+def test_b126_a_chat_that_asks_for_its_summary_is_shortened_or_dropped_and_not_summarised_for_it(
+    turns_before: int, size: int, done: list[str]
+) -> None:
+    history = [*talk(turns_before, size)[:-1], COMPACTION]
+    sent = Scene(POLICY).send(history)
+    assert (list(sent.done()), sent.side_calls, sent.saved) == (done, (), 0)
+    assert sent.messages[-1] == COMPACTION
+    if done == ["shorten"]:
+        assert len(sent.messages) == len(history), "every message is still there, in part"
+
+
+def test_b126_after_a_cut_the_client_is_shown_its_own_words_again_and_not_our_summary_of_them() -> None:
+    scene = Scene(POLICY)
+    history = talk(6, 1700)
+    for asking in askings(history):
+        scene.send(asking)
+    assert "summarize" in scene.send(history).done(), "what a client that goes on is shown"
+    asked = [*history, said("So it is."), COMPACTION]
+    sent = scene.send(asked)
+    assert (list(sent.done()), sent.side_calls) == (["shorten"], ())
+    assert len(sent.messages) == len(asked)
+    assert not any(MEMORY in text_of(message) for message in sent.messages)
+
+
+def test_b126_who_goes_on_with_the_old_history_finds_the_conversation_as_it_was() -> None:
+    scene, other = Scene(POLICY), Scene(POLICY)
+    history = [*talk(14), said("So it is.")]
+    for asking in askings(history):
+        scene.send(asking)
+        other.send(asking)
+    scene.send([*history, COMPACTION])
+    later = [*history, user("And now?")]
+    assert scene.send(later).messages == other.send(later).messages
+
+
+def test_b126_a_ladder_without_these_steps_is_taken_as_it_is() -> None:
+    sent = once([*talk(30)[:-1], COMPACTION], replace(POLICY, strategies=("summarize",)))
+    assert list(sent.done()) == ["summarize"]
 
 
 def test_b126_the_clients_summary_is_taken_for_a_message_like_any_other() -> None:
