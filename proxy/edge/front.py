@@ -127,9 +127,14 @@ class Front:
         """The same at the address that is for our own endpoints."""
         return self._newest.handle_own(request)
 
+    def stop(self) -> None:
+        """Let each answer from now on be the last one of its connection."""
+        self.end_following()
+        for server in self._in_use:
+            server.stop()
+
     async def drain(self, grace: float) -> None:
         """Let running requests end, for so many seconds; then end them."""
-        self.end_following()
         await asyncio.gather(*(server.drain(grace) for server in self._in_use))
 
     def end_following(self) -> None:

@@ -122,9 +122,12 @@ class Server:
             self._teller.ended(visit)
         return visit.client
 
-    async def drain(self, grace: float) -> None:
-        """Let running requests end, for so many seconds; then end them. New ones on open connections are the last."""
+    def stop(self) -> None:
+        """Let each answer from now on be the last one of its connection."""
         self._stopping = True
+
+    async def drain(self, grace: float) -> None:
+        """Let running requests end, for so many seconds; then end them."""
         clock = self._around.clock
         end = clock() + grace
         await asyncio.sleep(0)  # what has just been accepted begins

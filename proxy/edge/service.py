@@ -8,8 +8,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from functools import partial
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiohttp import StreamReader, web
@@ -36,6 +35,10 @@ Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 GRACE: Final = 30.0
 """Seconds that running requests get to end when the process is told to stop (B112)."""
+
+LINGER: Final = 2.0
+"""Seconds of them in which an open connection may still bring a request, its last: a balancer that keeps connections
+sends on one before it can know that it will be closed, and sends a POST only once."""
 
 
 @asynccontextmanager
@@ -91,7 +94,14 @@ def _tracing(options: Telemetry) -> "Tracing | None":
 async def _serving(
     config: Config, front: Front, log: FilteringBoundLogger, grace: float, held: Held
 ) -> AsyncIterator[str]:
-    drain = partial(front.drain, grace)
+    clock = asyncio.get_running_loop().time
+
+    async def drain(library: _Library) -> None:
+        end = clock() + grace
+        front.stop()
+        await library.emptied(min(LINGER, grace))
+        await front.drain(end - clock())
+
     async with (
         _listening(config.listen, front.handle, drain, listeners.MAIN, held) as url,
         _own_address(config, front, held) as own,
@@ -142,25 +152,38 @@ async def serve(
 async def _listening(
     listen: Address | SocketFile,
     handler: Handler,
-    drain: Callable[[], Awaitable[None]],
+    drain: "Callable[[_Library], Awaitable[None]]",
     option: str,
     held: Held,
 ) -> AsyncIterator[str]:
     """An address that requests come in at, and its URL. `drain` ends them; `option` is where the address comes from."""
     # The size cap of 1 MiB is the library's `request.read()`; bodies are read here piece by piece without it (B91).
-    runner = web.ServerRunner(_Library(handler), shutdown_timeout=LAST_SECOND)
+    library = _Library(handler)
+    runner = web.ServerRunner(library, shutdown_timeout=LAST_SECOND)
     await runner.setup()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(runner.cleanup)
-        stack.push_async_callback(drain)
+        stack.push_async_callback(drain, library)
         sockets: Sequence[socket.socket] = held.get(option, ())
         if not sockets:
             (sockets,) = stack.enter_context(listeners.bound(listen, option))
         for each in sockets:
             site = web.SockSite(runner, each, backlog=listeners.BACKLOG)
             await site.start()
-            stack.push_async_callback(site.stop)
+            stack.push_async_callback(_listen_no_more, site, each, library)
         yield _url(runner)
+
+
+async def _listen_no_more(site: web.SockSite, listening: socket.socket, library: "_Library") -> None:
+    """Close the socket, but first take what has connected already: closing would reset that."""
+    waiting: list[socket.socket] = []
+    with suppress(BlockingIOError):
+        while True:
+            waiting.append(listening.accept()[0])
+    await site.stop()
+    for each in waiting:
+        each.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(library, each)
 
 
 @asynccontextmanager
@@ -171,7 +194,7 @@ async def _own_address(config: Config, front: Front, held: Held) -> AsyncIterato
         yield {}
         return
 
-    async def drain() -> None:
+    async def drain(library: _Library) -> None:
         """Nothing else that takes time is asked here."""
         front.end_following()
 
@@ -185,6 +208,31 @@ class _Library(web.Server):
     def __init__(self, handler: Handler) -> None:
         # Cancellation is off by default: the upstream would go on writing for a client that left (B106).
         super().__init__(handler, handler_cancellation=True)
+        self._open: set[web.RequestHandler] = set()
+        self._emptied = asyncio.Event()
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """A connection has been opened."""
+        super().connection_made(handler, transport)
+        self._open.add(handler)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """A connection is gone."""
+        super().connection_lost(handler, exc)
+        self._open.discard(handler)
+        if not self._open:
+            self._emptied.set()
+
+    async def emptied(self, patience: float) -> None:
+        """Wait until no connection is open, for so many seconds; then close those that carry no request."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while self._open:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        for each in tuple(self._open):
+            if isinstance(each, _Connection) and each.is_idle:
+                each.close()
 
     def __call__(self) -> web.RequestHandler:
         """One connection."""
@@ -207,6 +255,11 @@ class _Connection(web.RequestHandler):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._newest: StreamReader | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is read or answered here."""
+        return self._current_request is None and not self._messages
 
     def data_received(self, data: bytes) -> None:
         """Take bytes in. A body that stops being HTTP breaks off: the library leaves its reader waiting."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -145,6 +146,40 @@ async def test_leaving_lets_a_running_stream_end_and_refuses_new_connections() -
             assert (await client.read_chunk(), client.ended) == (None, True)
             assert await client.closed_by_server()
         await leaving
+
+
+async def test_a_kept_connection_brings_its_last_request_after_the_process_was_told_to_stop() -> None:
+    async with ScriptedUpstream(otherwise=json_answer({})) as upstream:
+        open_proxy = proxied(upstream.url)
+        proxy = await open_proxy.__aenter__()
+        async with RawClient(proxy.url) as client:
+            assert (await client.post(CHAT, ASKED)).header("connection") is None
+            leaving = asyncio.create_task(open_proxy.__aexit__(None, None, None))
+            await until_refused(proxy.url)
+            last = await client.post(CHAT, ASKED)
+            assert (last.status, last.header("connection")) == (200, "close")
+            assert await client.closed_by_server()
+        await leaving
+
+
+async def test_a_connection_that_waits_to_be_accepted_at_the_stop_is_answered() -> None:
+    async with ScriptedUpstream(otherwise=json_answer({})) as upstream:
+        open_proxy = proxied(upstream.url)
+        proxy = await open_proxy.__aenter__()
+        # Without the loop, which therefore cannot have accepted it.
+        with socket.create_connection(("127.0.0.1", int(proxy.url.rpartition(":")[2]))) as waiting:
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(ASKED)}\r\n\r\n"
+            waiting.sendall(head.encode() + ASKED)
+            await open_proxy.__aexit__(None, None, None)
+            assert waiting.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_idle_connection_does_not_keep_the_process_for_long() -> None:
+    async with ScriptedUpstream() as upstream, proxied(upstream.url, grace=0.05) as proxy:
+        client = RawClient(proxy.url)
+        await client.__aenter__()
+    assert await client.closed_by_server()
+    await client.disconnect()
 
 
 async def test_leaving_breaks_off_what_does_not_end_within_the_grace_time() -> None:

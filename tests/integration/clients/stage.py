@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.integration.clients.rooms import ROOT
+from tests.integration.program import program
 from tests.peers.upstream import Accepted, Message, StrictUpstream, marked
 
 KEY: Final = "key-of-the-client"
@@ -162,38 +162,8 @@ async def staged(
     config = folder / "transom.yaml"
     async with upstream:
         config.write_text(_CONFIGURATION.format(url=upstream.base_url, window=window), encoding="utf-8")
-        async with _proxy(config) as (url, log):
-            yield Stage(upstream, url, home, log)
-
-
-@asynccontextmanager
-async def _proxy(config: Path) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-    """The process; its address, and the events of its log as they come."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "proxy", "serve", "--config", str(config)),
-        cwd=ROOT,
-        stdin=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        limit=1 << 20,
-    )
-    assert process.stderr is not None
-    log: list[dict[str, Any]] = []
-    try:
-        async with asyncio.timeout(60):
-            log.append(json.loads(await process.stderr.readline()))
-        reading = asyncio.create_task(_read(process.stderr, log))
-        yield log[0]["url"], log
-        process.send_signal(signal.SIGTERM)
-        await reading
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def _read(lines: asyncio.StreamReader, log: list[dict[str, Any]]) -> None:
-    async for line in lines:
-        log.append(json.loads(line))
+        async with program(config) as proxy:
+            yield Stage(upstream, proxy.url, home, proxy.log)
 
 
 def _end_group(group: int) -> None:
