@@ -69,6 +69,14 @@ class NotHere(TransomError):
     code = "not_found"
 
 
+class LoopDetected(TransomError):
+    """A request that this proxy sent on has come back to it."""
+
+    status = 508
+    code = "loop_detected"
+    fields = b"x-should-retry: false\r\n"  # clients of OpenAI's repeat what has a status from 500 on
+
+
 class TooManyWatchers(TransomError):
     """More pages follow what happens here than are allowed to."""
 

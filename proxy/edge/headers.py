@@ -47,6 +47,12 @@ TOKEN_HEADER = b"x-transom-token"
 
 REQUEST_ID = b"x-request-id"
 
+VIA = b"via"
+"""Through which hops a request came (RFC 9110 section 7.6.3): a hop that finds itself there has it back."""
+
+_TOLD = b"x-context-"
+"""What the fields begin with that tell what a proxy did."""
+
 _NOT_FORWARDED = HOP_BY_HOP | {
     b"host",  # names the upstream instead
     b"expect",  # this hop answers it: the upstream need not, and some stall on it
@@ -110,13 +116,14 @@ def for_upstream(
     decoded: bool = False,
     unencoded: bool = False,
     key: str = "",
+    hop: str = "",
 ) -> Fields:
     """The client's fields as the upstream gets them, in their order; `Host` is left to the caller.
 
     `length` (bytes) is the body's when the proxy sends a whole one, None when the client's body is streamed and its
     own `Content-Length`, if any, is right. `decoded`: the body goes without the content-encoding that it came in, and
     so without the field. `unencoded` asks for an answer without content-encoding, because an event
-    has to be taken out of it. `key` is the configured one.
+    has to be taken out of it. `key` is the configured one, `hop` what this one is called.
     """
     own: dict[bytes, tuple[bytes, bytes]] = {}
     if length is not None:
@@ -137,12 +144,19 @@ def for_upstream(
     fields += own.values()
     if key and not has_credential(raw):
         fields.append(bearer(key))
+    if hop:
+        fields.append((b"Via", b"1.1 " + hop.encode()))
     return fields
 
 
-def for_upgrade(raw: RawHeaders, *, key: str = "") -> Fields:
+def came_through(raw: RawHeaders, hop: str) -> bool:
+    """Whether a request has been sent on by the hop of this name before."""
+    return any(hop.encode() in value for name, value in raw if name.lower() == VIA)
+
+
+def for_upgrade(raw: RawHeaders, *, key: str = "", hop: str = "") -> Fields:
     """The fields of a client that asks for a WebSocket; `for_upstream`, and the two that ask for it at the next hop."""
-    return [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), *for_upstream(raw, key=key)]
+    return [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), *for_upstream(raw, key=key, hop=hop)]
 
 
 def for_side_call(raw: RawHeaders, *, key: str = "") -> Fields:
@@ -162,12 +176,16 @@ def for_side_call(raw: RawHeaders, *, key: str = "") -> Fields:
 def for_client(raw: RawHeaders, added: Iterable[tuple[str, str]] = (), *, keep_length: bool = True) -> bytes:
     """The upstream's fields as the client gets them, serialised, each line with its CRLF.
 
-    A field of ours replaces the upstream's of the same name. `keep_length` is False when the number of bytes changes.
+    A field of ours replaces the upstream's of the same name, and those that tell what was done replace all that another
+    proxy behind tells: what is of two of them fits together in nobody's eyes. `keep_length` is False when the number of
+    bytes changes.
     """
     ours = [(name.encode("ascii"), value.encode("ascii", "replace")) for name, value in added]
     dropped = HOP_BY_HOP | _listed(raw) | {name.lower() for name, _ in ours}
     if not keep_length:
         dropped = dropped | {b"content-length"}
+    if any(name.startswith(_TOLD) for name, _ in ours):
+        raw = [field for field in raw if not field[0].lower().startswith(_TOLD)]
     lines = [b"%b: %b\r\n" % (name, value) for name, value in raw if name.lower() not in dropped]
     lines += [b"%b: %b\r\n" % field for field in ours]
     return b"".join(lines)
@@ -188,6 +206,11 @@ def request_id(raw: RawHeaders) -> str:
 
 
 _ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+def was_cut_behind(raw: RawHeaders) -> bool:
+    """Whether another proxy says in its answer that it sent on another prompt than it was sent."""
+    return find(raw, _TOLD + b"tokens") != find(raw, _TOLD + b"original-tokens")
 
 
 def codings(raw: RawHeaders) -> tuple[bytes, ...]:

@@ -205,7 +205,7 @@ class Discovers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all requests share. `key` is the configured credential or empty.
+    """What all requests share. `key` is the configured credential or empty, `name` what this proxy is called in `Via`.
 
     `clock` tells the loop's seconds, by which it wakes; some loops' stand still between their turns, so `stopwatch`
     tells those that something took. `deadline`: seconds that our own work on one request may take, all waiting for
@@ -215,6 +215,7 @@ class Surroundings:
     upstream: Upstream
     base: Base
     key: str
+    name: str
     summaries: Summaries
     tokenizer: Measures
     memories: Remembers
@@ -236,7 +237,7 @@ class Performer:
 
     `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known,
     `kept` those under which something was stored, `prepared` the prefix whose summary is being written ahead, if any,
-    `unread` why the usage of an encoded answer could not be read, a fixed word or empty, `doing` what is under way: one
+    `unread` why the usage of an answer could not be read, a fixed word or empty, `doing` what is under way: one
     of the REASONS, or PLAN. `verdict` is the newest that there is, whatever became of the request, `added` what the
     proxy took of its time, once the main call was made, and `sent` that call's body.
     """
@@ -416,6 +417,7 @@ class Performer:
             decoded=self._body.is_encoded and not is_as_it_came,
             unencoded=command.unencoded,
             key=around.key,
+            hop=around.name,
         )
         url = headers.join(around.base, origin.path, origin.query)
         self._reply = reply = await around.upstream.call("POST", url, fields, body)
@@ -457,8 +459,11 @@ class Performer:
         complete = await relay(
             reply, self._client, added=command.headers, already=self._already, tap=tap, rewrites=rewrites
         )
-        self.unread = tap.unread if tap else ""
-        return Relayed(tap.usage if tap else None, complete)
+        if tap is None:
+            return Relayed(None, complete)
+        self.unread = "cut_behind" if headers.was_cut_behind(reply.headers) else tap.unread
+        # What was counted of another prompt than ours would teach what is wrong.
+        return Relayed(None if self.unread else tap.usage, complete)
 
 
 _PEEK: Final = answer_bound(FIRST_EVENT_BYTES)

@@ -84,8 +84,8 @@ class Server:
         self._around = around = self._routes.default.around
         self._log = log
         self._reader = reader
-        self._gate = Gate(config, Door.CLIENTS if config.admin.listen else Door.ALL)
-        self._own_gate = Gate(config, Door.OWN)
+        self._gate = Gate(config, Door.CLIENTS if config.admin.listen else Door.ALL, around.name)
+        self._own_gate = Gate(config, Door.OWN, around.name)
         self._running: set[asyncio.Task[object]] = set()
         self._stopping = False
         self._windows = {
@@ -370,7 +370,9 @@ class Server:
         around, origin = visit.site.around, visit.origin
         length = len(body) if isinstance(body, bytes) else None
         annotates, key = self._annotates(visit), self._key_for(visit)
-        fields = headers.for_upstream(origin.fields, length=length, unencoded=annotates, key=key)
+        fields = headers.for_upstream(
+            origin.fields, length=length, unencoded=annotates, key=key, hop=around.name
+        )
         url = headers.join(around.base, origin.path, origin.query)
         began = around.stopwatch()
         call = around.upstream.call(visit.method, url, fields, body)
@@ -406,7 +408,7 @@ class Server:
         """A request for a WebSocket: where the upstream answers with 101, bytes both ways until one end closes."""
         around, origin = visit.site.around, visit.origin
         visit.client.close_after()  # what the client sends behind such a request is never taken for another one
-        fields = headers.for_upgrade(origin.fields, key=self._key_for(visit))
+        fields = headers.for_upgrade(origin.fields, key=self._key_for(visit), hop=around.name)
         reply = await around.upstream.upgrade(headers.join(around.base, origin.path, origin.query), fields)
         visit.upstream_status = reply.status
         try:
