@@ -367,6 +367,8 @@ async def test_b44_the_event_loop_runs_while_large_texts_are_counted(build: Buil
     gate = Gate()
     encoder = Counting(during=gate)
     tokenizer = build(lambda name: encoder)
+    await tokenizer.warm()
+    encoder.threads.clear()
     counting = [asyncio.ensure_future(tokenizer.sizes([user(c * 20_000)], [], "gpt-4o")) for c in "abc"]
     await gate.reached.wait()
     gate.open()
@@ -390,9 +392,55 @@ async def test_b44_a_small_text_need_not_wait_for_large_ones(build: Build) -> No
 
 async def test_many_small_messages_that_are_large_together_are_counted_in_a_thread(build: Build) -> None:
     encoder = Counting()
-    sizes, _ = await build(lambda name: encoder).sizes([user(f"{i:0100}") for i in range(400)], [], "gpt-4o")
+    tokenizer = build(lambda name: encoder)
+    await tokenizer.warm()
+    encoder.threads.clear()
+    sizes, _ = await tokenizer.sizes([user(f"{i:0100}") for i in range(1200)], [], "gpt-4o")
     assert {size.content for size in sizes} == {100}
     assert threading.get_ident() not in encoder.threads
+
+
+async def test_b44_small_messages_that_are_not_many_are_counted_in_steps_on_the_event_loop(
+    build: Build,
+) -> None:
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not counting.done():
+            asyncio.get_running_loop().call_soon(turn)
+
+    encoder = Counting()
+    tokenizer = build(lambda name: encoder)
+    await tokenizer.warm()
+    messages = [user(f"{i:0100}") for i in range(500)]
+    weight = sum(len(message.raw) for message in messages)
+    counting = asyncio.gather(*(tokenizer.sizes(messages, [], "gpt-4o") for _ in range(2)))
+    turn()
+    await counting
+    assert encoder.threads == {threading.get_ident()}
+    assert sum(map(len, encoder.asked)) < 1.1 * weight, "each is counted once"
+    assert turns >= weight // 10_000
+
+
+async def test_what_is_counted_in_steps_ends_with_the_tokenizer(build: Build) -> None:
+    def close() -> None:
+        if len(encoder.asked) > 10:
+            tokenizer.close()
+
+    encoder = Counting(during=close)
+    tokenizer = build(lambda name: encoder)
+    with pytest.raises(asyncio.CancelledError):
+        await tokenizer.sizes([user(f"{i:01100}") for i in range(50)], [], "gpt-4o")
+    assert encoder.asked_for("0") < 50_000
+
+
+async def test_an_encoder_is_first_used_on_the_event_loop_which_then_is_the_quicker_one(build: Build) -> None:
+    encoder = Counting()
+    await build(lambda name: encoder).sizes([user(LARGE)], [], "gpt-4o")
+    assert encoder.asked[0] == " "
+    assert len(encoder.threads) == 2
 
 
 async def test_what_was_counted_before_is_not_encoded_again(build: Build) -> None:
