@@ -55,6 +55,10 @@ WORDS: Final = [
 ]
 
 
+SAID: Final = "The user reads each file, and the build returns an error value. The test of the table is next."
+"""Of the upstream, whatever it is asked; it passes for a summary."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a task: milliseconds of processor time, and where it ended."""
@@ -192,7 +196,7 @@ def bodies() -> Iterator[tuple[str, bytes]]:
 @asynccontextmanager
 async def served(steps: Steps, window: int, folder: Path, encoders: Any) -> AsyncIterator[str]:
     """The URL of a proxy with this window, whose tasks are timed."""
-    answer = json_answer(peers.completion(peers.text_message("Yes."), usage=peers.usage(1000, 5)))
+    answer = json_answer(peers.completion(peers.text_message(SAID), usage=peers.usage(1000, 5)))
     async with ScriptedUpstream(otherwise=answer) as upstream:
         upstream.keep = 1
         config = Config(
@@ -201,7 +205,7 @@ async def served(steps: Steps, window: int, folder: Path, encoders: Any) -> Asyn
             discovery=Discovery(enabled=False),
             manage_deadline=300.0,
             log=LogOptions(LogLevel.INFO, LogFormat.JSON),
-            models=(ModelRule("*", ModelPolicy(window=window, strategies=("elide", "drop", "shorten"))),),
+            models=(ModelRule("*", ModelPolicy(window=window)),),
         )
         log = logs.build(config.log, io.StringIO())
         url = f"sqlite:///{folder}/{window}.db"

@@ -18,7 +18,6 @@ from proxy.exchange import (
     Ask,
     Command,
     Compaction,
-    Compose,
     Count,
     Counted,
     Discover,
@@ -132,7 +131,7 @@ class Desk:
     def perform(self, command: Command) -> Outcome:
         """The outcome of one command."""
         match command:
-            case LookUp() | Discover() | Measure() | Count() | Compose() | Pause():
+            case LookUp() | Discover() | Measure() | Count() | Pause():
                 return self.find_out(command)
             case Ask(order=order):
                 self.waited_for += 1
@@ -162,8 +161,6 @@ class Desk:
                 return Measured(sizes, tokens.extras_size(extras, count, ""))
             case Count():
                 return Counted(self.counted)
-            case Compose(make=make):
-                return make()
             case Pause():
                 return None
 

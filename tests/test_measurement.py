@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from proxy.context.budget import Window
 from proxy.context.policy import Mode, ModelPolicy
-from proxy.exchange import Compose, LookUp, Measure, SideCallFailed
+from proxy.exchange import LookUp, Measure, SideCallFailed
 from proxy.wire.usage import Usage
 from tests.context.histories import conversations
 from tests.desk import Desk
@@ -47,7 +47,7 @@ def test_whatever_the_history_the_parts_make_the_whole_and_nothing_is_asked_or_s
     desk = Desk(replace(DROPS, window=1500))
     found = desk.measure(body(*(json.loads(message.raw) for message in history.messages)))
     assert found.estimated_tokens == parts(found)
-    assert {type(command) for command in desk.done} <= {LookUp, Measure, Compose}
+    assert {type(command) for command in desk.done} <= {LookUp, Measure}
     assert not desk.checkpoints
 
 

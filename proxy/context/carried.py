@@ -7,8 +7,9 @@ prompt anyway is not carried. Each text in it is one line, and none of the conve
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from math import log2
 from types import MappingProxyType
 
@@ -16,8 +17,9 @@ from proxy.context import deeds, names, view
 from proxy.context.conversation import Kind, Message
 from proxy.context.deeds import Deeds
 from proxy.context.edits import Edits, Rewrite
-from proxy.context.names import Shape
+from proxy.context.names import Finder, Shape
 from proxy.context.situation import LEAST_CARRIED, Situation
+from proxy.context.steps import Pace, Steps
 
 FIRST_LINE = "[Carried over from messages that are left out, as background. Taken from them without a model:]"
 LAST_LINE = "[End of what is carried over.]"
@@ -44,10 +46,14 @@ _CROWD = 20
 _DIGIT = 2 / 3
 """Tokens that a digit takes beyond our count of it: many vocabularies take every digit for one, ours three."""
 
+_LOOKED_AT, _SCORED, _COUNTED, _COUNTED_CHARACTER = 2.0, 1.0, 5.0, 0.15
+"""Microseconds in which it is told whether a message is lost, in which a name gets a score, in which a line or a name
+is written and counted, and for each of its characters."""
+
 Count = Callable[[str], int]
 
 
-def written(situation: Situation, before: Edits, edits: Edits) -> Edits:
+def writing(situation: Situation, before: Edits, edits: Edits) -> Steps[Edits]:
     """These edits with what they carry: in the block of a new cut, else in the markers of newly elided results."""
     cut, room = edits.cut, situation.carry_tokens
     if not room:
@@ -55,16 +61,15 @@ def written(situation: Situation, before: Edits, edits: Edits) -> Edits:
     if cut is not None and cut.facts is None:
         bare = edits.with_cut(replace(cut, facts=""))
         room = min(room, _room(situation, bare))
-        return edits.with_cut(
-            replace(cut, facts=facts(situation, bare, room) if room >= LEAST_CARRIED else "")
-        )
+        facts = (yield from _facts(situation, bare, room)) if room >= LEAST_CARRIED else ""
+        return edits.with_cut(replace(cut, facts=facts))
     old = {rewrite.index for rewrite in before.rewrites}
     new = [rewrite for rewrite in edits.rewrites if rewrite.index not in old]
     if not new or not situation.policy.carry.markers:
         return edits
     taken = situation.count(cut.facts or "") if cut else 0
     taken += sum(situation.count(each.text) for each in edits.rewrites if each.index in old)
-    return _in_markers(situation, edits, new, min(room - taken, _room(situation, edits)))
+    return (yield from _in_markers(situation, edits, new, min(room - taken, _room(situation, edits))))
 
 
 def _room(situation: Situation, edits: Edits) -> int:
@@ -76,20 +81,21 @@ def _room(situation: Situation, edits: Edits) -> int:
 # --- the block of a cut -------------------------------------------------------------------------------------
 
 
-def facts(situation: Situation, edits: Edits, room: int) -> str:
+def _facts(situation: Situation, edits: Edits, room: int) -> Steps[str]:
     """What is carried through a cut, within so many tokens."""
     cut = edits.cut
     assert cut is not None
-    lost = _lost(situation, edits)
     count = _wary(situation.count)
-    done = deeds.deeds(situation.conversation, cut.stop, situation.policy.carry)
+    done = yield from deeds.reading(situation.conversation, cut.stop, situation.policy.carry)
     head = [FIRST_LINE, _left_out(situation.conversation.history[: cut.stop])]
-    lines = [*head, *_deed_lines(done, count, room, room - count("\n".join([*head, LAST_LINE])))]
-    seen = _visible(situation, edits)
+    left = room - count("\n".join([*head, LAST_LINE]))
+    lines = [*head, *(yield from _deed_lines(done, count, room, left))]
+    seen = yield from _visible(situation, edits)
     seen.update(names.names_in("\n".join(lines)).keys())
-    ranked = [name for name in _ranked(situation, lost) if name not in seen]
     spare = room - count("\n".join([*lines, LAST_LINE]))
-    lines += _name_lines(ranked, count, spare)
+    lost = yield from _lost(situation, edits)
+    ranked = yield from _ranked(situation, lost, seen, spare)
+    lines += yield from _name_lines(ranked, count, spare)
     return "\n".join([*lines, LAST_LINE])
 
 
@@ -106,9 +112,9 @@ def _left_out(history: Sequence[Message]) -> str:
     return f"Left out: {len(history)} messages, {users} of the user, {assistants} of the assistant, {calls} tool calls."
 
 
-def _deed_lines(done: Deeds, count: Count, room: int, left: int) -> Iterator[str]:
+def _deed_lines(done: Deeds, count: Count, room: int, left: int) -> Steps[list[str]]:
     """What was done, within its share of the room and within what the frame leaves of it."""
-    spare = min(int(room * DEEDS_SHARE), left)
+    spare, written = min(int(room * DEEDS_SHARE), left), list[str]()
     for title, lines, most in (
         (PLAN_TITLE, done.plan, int(room * PLAN_SHARE)),
         ("Files:", _file_lines(done), spare),
@@ -116,20 +122,24 @@ def _deed_lines(done: Deeds, count: Count, room: int, left: int) -> Iterator[str
         ("Other calls:", _call_lines(done), spare),
     ):
         own = count(title) + 1
-        kept = list(_within((f"  {line}" for line in lines), count, min(spare, most) - own))
+        kept = yield from _within((f"  {line}" for line in lines), count, min(spare, most) - own)
         if kept:
             spare -= own + sum(count(line) + 1 for line in kept)
-            yield title
             # The newest were taken first; they read in the order in which they were done.
-            yield from kept if title == PLAN_TITLE else reversed(kept)
+            written += [title, *(kept if title == PLAN_TITLE else reversed(kept))]
+    return written
 
 
-def _within(lines: Iterable[str], count: Count, room: int) -> Iterator[str]:
+def _within(lines: Iterable[str], count: Count, room: int) -> Steps[list[str]]:
+    kept, pace = list[str](), Pace()
     for line in lines:
         cost = count(line) + 1
         if cost <= room:
             room -= cost
-            yield line
+            kept.append(line)
+        if pace.is_over(_COUNTED + _COUNTED_CHARACTER * len(line)):
+            yield
+    return kept
 
 
 def _file_lines(done: Deeds) -> Iterator[str]:
@@ -163,52 +173,66 @@ class _Lost:
     arguments: str = ""
 
 
-def _lost(situation: Situation, edits: Edits) -> list[_Lost]:
+def _lost(situation: Situation, edits: Edits) -> Steps[list[_Lost]]:
     """What the view shows no more: of removed messages all, of elided results the text."""
     history = situation.conversation.history
     elided = {rewrite.index for rewrite in edits.rewrites}
-    lost = []
+    lost, pace = list[_Lost](), Pace()
     for index, message in enumerate(history):
         if not view.keeps(situation.conversation, edits, index):
             calls = "\n".join(call.arguments for call in message.calls)
             lost.append(_Lost(index, message.text, calls))
         elif index in elided:
             lost.append(_Lost(index, message.text))
+        if pace.is_over(_LOOKED_AT):
+            yield
     return lost
 
 
-def _visible(situation: Situation, edits: Edits) -> Counter[str]:
+def _visible(situation: Situation, edits: Edits) -> Steps[Counter[str]]:
     """Names that stand in the prompt anyway."""
     seen: Counter[str] = Counter()
-    for message in view.apply(situation.conversation, edits).messages:
-        seen.update(names.names_in(message.text))
-        for call in message.calls:
-            seen.update(names.names_in(call.arguments))
+    finder = Finder()
+    for message in (yield from view.applying(situation.conversation, edits)).messages:
+        for text in (message.text, *(call.arguments for call in message.calls)):
+            seen.update((yield from finder.finding(text)))
     return seen
 
 
-def _ranked(situation: Situation, lost: Sequence[_Lost]) -> list[str]:
-    """The names of what is lost, those first that were used often and of late and are short."""
-    scores: dict[str, float] = {}
+def _ranked(
+    situation: Situation, lost: Sequence[_Lost], seen: Container[str], most: int
+) -> Steps[Sequence[str]]:
+    """So many names of what is lost and not seen, those first that were used often and of late and are short."""
+    scores, finder, pace = dict[str, float](), Finder(), Pace()
     history = situation.conversation.history
     for each in lost:
         recency = _OLDEST + (1 - _OLDEST) * each.index / len(history)
         own = _WEIGHTS.get(history[each.index].kind, 1.0)
         for text, weight in ((each.text, own), (each.arguments, _OF_CALLS)):
-            found = names.names_in(text)
+            found = yield from finder.finding(text)
             each_one = weight * recency / (1 + len(found) / _CROWD) ** 0.5
             for name, number in found.items():
                 scores[name] = scores.get(name, 0.0) + each_one * (1 + log2(number))
-    worth = {name: score / (4 + len(name)) ** 0.5 for name, score in scores.items()}
-    return sorted(worth, key=lambda name: (-worth[name], name))
+                if pace.is_over(_SCORED):
+                    yield
+    worth = dict[str, float]()
+    for name, score in scores.items():
+        if name not in seen:
+            worth[name] = score / (4 + len(name)) ** 0.5
+        if pace.is_over(_SCORED):
+            yield
+    return nsmallest(most, worth, key=lambda name: (-worth[name], name))
 
 
-def _name_lines(ranked: Sequence[str], count: Count, room: int) -> list[str]:
+def _name_lines(ranked: Sequence[str], count: Count, room: int) -> Steps[list[str]]:
     """As many of these names as fit, sorted by what they are."""
-    low, high = 0, len(ranked)
+    low, high, pace = 0, len(ranked), Pace()
     while low < high:
         middle = (low + high + 1) // 2
-        if count("\n".join(_sorted_out(ranked[:middle]))) <= room:
+        text = "\n".join(_sorted_out(ranked[:middle]))
+        if pace.is_over(_COUNTED * middle + _COUNTED_CHARACTER * len(text)):
+            yield
+        if count(text) <= room:
             low = middle
         else:
             high = middle - 1
@@ -233,18 +257,17 @@ def _sorted_out(ranked: Sequence[str]) -> Iterator[str]:
 # --- markers ------------------------------------------------------------------------------------------------
 
 
-def _in_markers(situation: Situation, edits: Edits, new: Sequence[Rewrite], room: int) -> Edits:
+def _in_markers(situation: Situation, edits: Edits, new: Sequence[Rewrite], room: int) -> Steps[Edits]:
     """The new markers with the names that are worth most of all, each where it stood last."""
     if room < LEAST_CARRIED:
         return edits
     history, count = situation.conversation.history, _wary(situation.count)
-    seen = _visible(situation, edits)
-    ranked = [
-        name
-        for name in _ranked(situation, [_Lost(each.index, history[each.index].text) for each in new])
-        if name not in seen
-    ]
-    home = {name: each.index for each in new for name in names.names_in(history[each.index].text)}
+    seen = yield from _visible(situation, edits)
+    lost = [_Lost(each.index, history[each.index].text) for each in new]
+    ranked = yield from _ranked(situation, lost, seen, room)
+    home, finder = dict[str, int](), Finder()
+    for each in lost:
+        home.update(dict.fromkeys((yield from finder.finding(each.text)), each.index))
     chosen: dict[int, list[str]] = {}
     for name in ranked:
         room -= count(name) + 1

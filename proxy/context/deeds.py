@@ -13,6 +13,7 @@ from typing import Final, cast
 from proxy.context import rawjson
 from proxy.context.conversation import Call, Conversation
 from proxy.context.policy import CarryPolicy
+from proxy.context.steps import Pace, Steps
 
 LONGEST_COMMAND: Final = 160
 LONGEST_STEP: Final = 200
@@ -66,9 +67,13 @@ class Deeds:
     plan: tuple[str, ...] = ()
 
 
-def deeds(conversation: Conversation, stop: int, policy: CarryPolicy) -> Deeds:
+_READ: Final = 20.0
+"""Microseconds in which a round is read."""
+
+
+def reading(conversation: Conversation, stop: int, policy: CarryPolicy) -> Steps[Deeds]:
     """All that the calls of `history[:stop]` did."""
-    done = Deeds()
+    done, pace = Deeds(), Pace()
     for part in conversation.rounds:
         if part.start >= stop:
             break
@@ -77,6 +82,8 @@ def deeds(conversation: Conversation, stop: int, policy: CarryPolicy) -> Deeds:
             done.plan = tuple(one_line(box, LONGEST_STEP) for box in boxes[:MOST_STEPS])
         for call in asking.calls:
             _note(done, call, _result(conversation, part.start, part.stop, call), policy)
+        if pace.is_over(_READ * (1 + len(asking.calls))):
+            yield
     return done
 
 

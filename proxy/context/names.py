@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
+from proxy.context.steps import Pace, Steps, at_once
 from proxy.context.tokens import slices
 
 LONGEST = 100
@@ -48,17 +49,39 @@ _EXTENSIONS = re.compile(
 """Endings by which a dotted word is a file, and not an attribute of something."""
 
 
+_SEARCHED, _LOOKED_AT = 0.1, 3.0
+"""Microseconds in which a character of a text is searched, and in which a chunk is looked at that may be a name."""
+
+
 def names_in(text: str) -> Counter[str]:
     """The names of a text and how often each stands there, in the order in which they come."""
-    found: Counter[str] = Counter()
-    chunks: Counter[str] = Counter()
-    # In slices, so that no search through megabytes holds the other threads up.
-    for piece in slices(text):
-        chunks.update(_CHUNK.findall(_KEY.sub(" ", piece)))
-    for chunk, number in chunks.items():
-        for name in _names_of(chunk):
-            found[name] += number
-    return found
+    return at_once(Finder().finding(text))
+
+
+class Finder:
+    """Finds the names of many texts, in steps, and looks once at what stands in several of them."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def finding(self, text: str) -> Steps[Counter[str]]:
+        """The same as `names_in`."""
+        found: Counter[str] = Counter()
+        chunks: Counter[str] = Counter()
+        for piece in slices(text):
+            chunks.update(_CHUNK.findall(_KEY.sub(" ", piece)))
+            if self._pace.is_over(len(piece) * _SEARCHED):
+                yield
+        for chunk, number in chunks.items():
+            names = self._known.get(chunk)
+            if names is None:
+                names = self._known[chunk] = tuple(_names_of(chunk))
+                if self._pace.is_over(_LOOKED_AT):
+                    yield
+            for name in names:
+                found[name] += number
+        return found
 
 
 def shape_of(name: str) -> Shape:
@@ -125,13 +148,11 @@ def _is_path(text: str) -> bool:
 
 def tree(paths: Iterable[str]) -> Mapping[str, list[str]]:
     """Paths by their directory, both in the order in which they come; a directory ends with its slash."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for path in paths:
         directory, slash, name = path.rstrip("/").rpartition("/")
-        members = found.setdefault(directory + slash, [])
-        if name not in members:
-            members.append(name)
-    return found
+        found.setdefault(directory + slash, {})[name] = None
+    return {directory: list(members) for directory, members in found.items()}
 
 
 NAMED_IN = " [Names in it: "

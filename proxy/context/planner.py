@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 from proxy.context.edits import Edits
 from proxy.context.situation import NeedSizes, NeedSummary, Situation
+from proxy.context.steps import Steps
 from proxy.context.strategies import LIMITS, STRATEGIES
+
+LONG = 500
+"""Messages of a history from which on there is a pause behind each stage; a stage is some passes over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +26,25 @@ class Plan:
     tokens: int
 
 
-def plan(situation: Situation, edits: Edits) -> Plan | NeedSummary | NeedSizes:
+def planning(situation: Situation, edits: Edits) -> Steps[Plan | NeedSummary | NeedSizes]:
     """What to do to the conversation, beginning from the edits that already apply."""
-    for limit in LIMITS:
-        if made := situation.unsized(edits):
+    is_long = len(situation.sizes) > LONG
+    for limit in (*LIMITS, None):
+        if made := (yield from situation.making(edits)):
             return NeedSizes(made)
-        edits = limit(situation, edits)
-    if made := situation.unsized(edits):
-        return NeedSizes(made)
+        edits = limit(situation, edits) if limit else edits
     tokens = situation.tokens(edits)
     if situation.limits is None or tokens <= situation.limits.trigger:
         return Plan(edits, tokens)
     for name in situation.policy.strategies:
         if tokens <= situation.limits.halfway:
             break
-        step = STRATEGIES[name](situation, edits)
+        if is_long:
+            yield
+        step = yield from STRATEGIES[name](situation, edits)
         if isinstance(step, NeedSummary):
             return step
-        if made := situation.unsized(step):
+        if made := (yield from situation.making(step)):
             return NeedSizes(made)
         # What is written when planning has ended takes the room that is left: a step is judged without it.
         if situation.bare_tokens(step) < situation.bare_tokens(edits):

@@ -16,7 +16,9 @@ from typing import Final
 from proxy.context import names, view
 from proxy.context.conversation import Conversation, Message
 from proxy.context.edits import Edits, Passage, Recalled
+from proxy.context.names import Finder
 from proxy.context.situation import LEAST_RECALLED, Situation
+from proxy.context.steps import Pace, Steps
 
 PASSAGE: Final = 200
 """Characters of a passage, about; it ends at a line's end where one is near."""
@@ -48,23 +50,28 @@ _MOST_LOOKED_AT = 60
 _COMMON = 0.2
 """A word in more than this share of the passages tells nothing."""
 
+_CUT_OUT, _SEARCHED = 2.0, 0.2
+"""Microseconds in which a passage is made, and in which it is searched for a word."""
+
 _WORD = re.compile(r"[a-z0-9_\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff]{3,}")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")
 _ENDINGS = ("ing", "ed", "es", "s")
 _SHORTEST_STEM = 4
 
 
-def found(situation: Situation, edits: Edits) -> Edits:
+def finding(situation: Situation, edits: Edits) -> Steps[Edits]:
     """These edits with the passages for the newest message, if it touches on any."""
     conversation, newest = situation.conversation, len(situation.conversation.history) - 1
     room = _room(situation, edits)
     if room < LEAST_RECALLED or not _may_take(conversation.history[newest]):
         return edits
-    passages = _passages(conversation, edits)
+    passages = yield from _passages(conversation, edits)
     if not passages:
         return edits
     taken = {passage for each in edits.recalled for passage in each.passages}
-    chosen, tokens = _within(situation, _ranked(passages, _query(situation, edits)), taken, room)
+    query = yield from _query(situation, edits)
+    ranked = yield from _ranked(passages, query)
+    chosen, tokens = _within(situation, ranked, taken, room)
     if not chosen:
         return edits
     recalled = Recalled(newest, tuple(sorted(chosen)), tokens)
@@ -101,18 +108,22 @@ def _text(passage: Passage, text: str) -> _Text:
     return _Text(passage, piece, piece.lower())
 
 
-def _passages(conversation: Conversation, edits: Edits) -> list[_Text]:
+def _passages(conversation: Conversation, edits: Edits) -> Steps[list[_Text]]:
     """The passages of what the view does not show, in the order of the conversation."""
     elided = {rewrite.index for rewrite in edits.rewrites}
     found: list[list[_Text]] = []
-    left = MOST_CHARACTERS
+    left, pace = MOST_CHARACTERS, Pace()
     for index in range(len(conversation.history) - 1, -1, -1):
         if view.keeps(conversation, edits, index) and index not in elided:
             continue
         text = view.source_text(conversation.history[index])
         if (left := left - len(text)) < 0:
             break
-        found.append([_text(Passage(index, *piece), text) for piece in _pieces(text)])
+        found.append([])
+        for piece in _pieces(text):
+            found[-1].append(_text(Passage(index, *piece), text))
+            if pace.is_over(_CUT_OUT):
+                yield
     return [each for passages in reversed(found) for each in passages]
 
 
@@ -140,11 +151,11 @@ class _Query:
     shown: Set[str]
 
 
-def _ranked(passages: Sequence[_Text], query: _Query) -> list[_Text]:
+def _ranked(passages: Sequence[_Text], query: _Query) -> Steps[list[_Text]]:
     """The passages worth showing, the best first."""
     scores = [0.0] * len(passages)
     average = sum(len(each.text) for each in passages) / len(passages)
-    for hits in _telling(query.terms, passages):
+    for hits in (yield from _telling(query.terms, passages)):
         rarity = log(1 + (len(passages) - len(hits) + 0.5) / (len(hits) + 0.5))
         for place, number in hits.items():
             length = 1 - _B + _B * len(passages[place].text) / average
@@ -170,11 +181,14 @@ def _spread(scores: Sequence[float]) -> list[float]:
     return [own + _NEIGHBOUR * max(padded[place], padded[place + 2]) for place, own in enumerate(scores)]
 
 
-def _telling(terms: Sequence[str], passages: Sequence[_Text]) -> list[dict[int, int]]:
+def _telling(terms: Sequence[str], passages: Sequence[_Text]) -> Steps[list[dict[int, int]]]:
     """Of the rarest terms that occur the number of times by passage."""
-    most = max(2, int(len(passages) * _COMMON))
-    hits = [(term, _hits(term, passages)) for term in terms]
-    telling = [(term, places) for term, places in hits if 0 < len(places) <= most]
+    most, telling, pace = max(2, int(len(passages) * _COMMON)), list[tuple[str, dict[int, int]]](), Pace()
+    for term in terms:
+        if 0 < len(places := _hits(term, passages)) <= most:
+            telling.append((term, places))
+        if pace.is_over(len(passages) * _SEARCHED):
+            yield
     return [places for _, places in sorted(telling, key=lambda each: (len(each[1]), each[0]))[:MOST_TERMS]]
 
 
@@ -182,13 +196,14 @@ def _hits(term: str, passages: Sequence[_Text]) -> dict[int, int]:
     return {place: number for place, each in enumerate(passages) if (number := each.small.count(term))}
 
 
-def _query(situation: Situation, edits: Edits) -> _Query:
+def _query(situation: Situation, edits: Edits) -> Steps[_Query]:
     """The words of the user, and of results and calls the names that are new to the prompt. What the prompt speaks of
     all along touches on nothing that is gone."""
     history, start = situation.conversation.history, situation.protected_from
     shown: Counter[str] = Counter()
+    finder = Finder()
     for index in range(edits.start, start):
-        shown.update(names.names_in(view.source_text(history[index])))
+        shown.update((yield from finder.finding(view.source_text(history[index]))))
     terms: dict[str, None] = {}
     asks = False
     for message in history[start:]:
@@ -199,7 +214,7 @@ def _query(situation: Situation, edits: Edits) -> _Query:
             asks = True
             terms.update((word, None) for word in _words(text.lower()))
     for message in history[start:]:
-        shown.update(names.names_in(view.source_text(message)))
+        shown.update((yield from finder.finding(view.source_text(message))))
     return _Query(list(terms), asks, shown.keys())
 
 

@@ -13,6 +13,7 @@ from proxy.context import view
 from proxy.context.conversation import Conversation, Message
 from proxy.context.edits import Cut, Edits, SummaryRole
 from proxy.context.policy import ModelPolicy
+from proxy.context.steps import Pace, Steps
 from proxy.context.tokens import Size
 
 FRAME = 12
@@ -27,6 +28,11 @@ LEAST_RECALLED = 40
 
 RECALL_OF_WINDOW = 8
 """Passages that are shown again behind one message take the eighth part of the window, at most."""
+
+MADE, MADE_BYTE, FOUND = 60.0, 0.01, 3.0
+"""Microseconds in which a message is shortened, and for each of its bytes, and in which it is found again."""
+
+_Changed = tuple[int, int | None, tuple[int, ...]]
 
 NEW_MESSAGE = 4
 """Tokens of an empty user message: three for the message and one for its role."""
@@ -75,7 +81,7 @@ class Situation:
     summaries   the `stop` of a needed summary -> its text, or None when it could not be had
     pinned      the messages that configured patterns match, ascending
     made        the raw bytes of messages that edits have made -> their sizes
-    changed     messages that edits have made, so that none is made twice
+    changed     messages that edits have made, so that none is made twice: by index, length and media left out
     to_come     tokens that will have been appended by the time the plan is used; no edit touches them
     """
 
@@ -89,7 +95,7 @@ class Situation:
     pinned: tuple[int, ...] = ()
     made: Mapping[bytes, Size] = field(default_factory=dict)
     to_come: int = 0
-    changed: dict[tuple[int, view.Change], Message] = field(default_factory=dict, compare=False)
+    changed: dict[_Changed, Message] = field(default_factory=dict, compare=False)
 
     def tokens(self, edits: Edits) -> int:
         """Raw tokens of the view under these edits."""
@@ -105,8 +111,8 @@ class Situation:
             stands = [self.count(view.placeholder(media[place])) + 1 for place in blanked.media]
             gone = [self.sizes[blanked.index].media[place] for place in blanked.media]
             tokens[blanked.index] += sum(stands) - sum(gone)
-        for index, message in self._shortened(edits):
-            tokens[index] = self.made[message.raw].tokens
+        for index, change in self._shortened(edits):
+            tokens[index] = self.made[self._changed(index, change).raw].tokens
         for recalled in edits.recalled:
             tokens[recalled.index] += recalled.tokens
         for rewrite in edits.rewrites:
@@ -118,12 +124,23 @@ class Situation:
         size = self.sizes[index]
         return size.tokens - size.content - sum(size.media) + self.count(text)
 
-    def unsized(self, edits: Edits) -> tuple[Message, ...]:
-        """The messages that these edits shorten and whose sizes are not known yet."""
-        return tuple(message for _, message in self._shortened(edits) if message.raw not in self.made)
+    def making(self, edits: Edits) -> Steps[tuple[Message, ...]]:
+        """Has all messages made that these edits shorten; those whose sizes are not known yet."""
+        pace, unsized = Pace(), list[Message]()
+        for index, change in self._shortened(edits):
+            made = len(self.changed)
+            message = self._changed(index, change)
+            if message.raw not in self.made:
+                unsized.append(message)
+            is_new = len(self.changed) > made
+            if pace.is_over(
+                MADE + MADE_BYTE * len(self.conversation.history[index].raw) if is_new else FOUND
+            ):
+                yield
+        return tuple(unsized)
 
-    def _shortened(self, edits: Edits) -> Iterator[tuple[int, Message]]:
-        """The messages of the view that are shortened, and not replaced altogether, as they will be."""
+    def _shortened(self, edits: Edits) -> Iterator[tuple[int, view.Change]]:
+        """The messages of the view that are shortened, and not replaced altogether, and all their edits."""
         if not edits.shortened:
             return
         changes = view.changes_of(edits)
@@ -131,13 +148,16 @@ class Situation:
         for index in (each.index for each in edits.shortened):
             is_there = index >= edits.start or index == lead
             if is_there and changes[index].rewrite is None:
-                yield index, self._changed(index, changes[index])
+                yield index, changes[index]
 
     def _changed(self, index: int, change: view.Change) -> Message:
         """A message under its edits, made once: it may be of many megabytes, and is asked for again and again."""
-        if (index, change) not in self.changed:
-            self.changed[index, change] = change.applied_to(self.conversation.history[index])
-        return self.changed[index, change]
+        limit, blanked = change.shortened, change.blanked
+        key = (index, limit.limit if limit else None, blanked.media if blanked else ())
+        message = self.changed.get(key)
+        if message is None:
+            message = self.changed[key] = change.applied_to(self.conversation.history[index])
+        return message
 
     def lead_tokens(self, cut: Cut, each: list[int]) -> int:
         """What a cut adds: its block, and the removed user message that leads, if one does."""

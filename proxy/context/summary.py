@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 
 from proxy.context import transcript
+from proxy.context.steps import Steps
 from proxy.context.transcript import FENCE, Source
 
 SECTIONS = (
@@ -133,19 +134,20 @@ class Rejected:
     reason: str
 
 
-def order(
+def ordering(
     source: Source,
     previous: str,
     *,
     system: str,
     item_characters: int,
     room: float | None,
-) -> Order:
+) -> Steps[Order]:
     """The side call for this range of the history, which continues what was summarised before.
 
     Messages are clipped to `item_characters` each, and further until the transcript is within so many tokens of room.
     """
-    shown = transcript.written(source, transcript.fitting(source, item_characters, room), room)
+    clipping = yield from transcript.fitting(source, item_characters, room)
+    shown = yield from transcript.written(source, clipping, room)
     before = (
         f"Memory written before:\n{FENCE}\n{transcript.defanged(previous)}\n{FENCE}\n\n" if previous else ""
     )

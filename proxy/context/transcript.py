@@ -12,15 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
+from typing import NamedTuple
 
 from proxy.context.clip import LEAST, clip
 from proxy.context.conversation import Message
+from proxy.context.steps import Pace, Steps
 from proxy.context.tokens import Size
 
 FENCE = "=" * 12
 
 _LABEL_TOKENS = 10
 """Before an item, rounded up."""
+
+_LOOKED_AT, _TRIED, _WRITTEN = 5.0, 0.7, 15.0
+"""Microseconds in which the texts of a message are measured, in which it is told what they take once they are clipped,
+and in which its items are written."""
 
 _WORTH_PARTS = 1.5
 _LEAST_ROOM = 1500
@@ -39,21 +45,31 @@ class Clipping:
     outputs: int
 
 
+class _Measured(NamedTuple):
+    """What the size of a message's items is told from: the lengths of its texts, its tokens a character, and the tokens
+    of its labels."""
+
+    is_result: bool
+    lengths: tuple[int, ...]
+    rate: float
+    labels: int
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A range of the history with the measured sizes of its messages."""
+    """A range of the history, and by what the size of each of its messages is told. `source` makes one."""
 
     messages: tuple[Message, ...]
-    sizes: tuple[Size, ...]
+    measured: tuple[_Measured, ...]
 
     @property
     def characters(self) -> int:
         """The length of all its texts."""
-        return sum(sum(map(len, _texts(message))) + 1 for message in self.messages)
+        return sum(sum(each.lengths) + 1 for each in self.measured)
 
     def before(self, length: int) -> "Source":
         """Its first messages, so many."""
-        return Source(self.messages[:length], self.sizes[:length])
+        return Source(self.messages[:length], self.measured[:length])
 
     def tokens(self, clipping: Clipping) -> float:
         """What its transcript takes, about."""
@@ -61,10 +77,23 @@ class Source:
 
     def each(self, clipping: Clipping) -> Iterator[float]:
         """The same of each message."""
-        return (
-            _shown_tokens(message, size, clipping)
-            for message, size in zip(self.messages, self.sizes, strict=True)
-        )
+        texts, outputs = clipping.texts, clipping.outputs
+        for is_result, lengths, rate, labels in self.measured:
+            limit = outputs if is_result else texts
+            yield labels + rate * sum([length if length < limit else limit for length in lengths])
+
+
+def source(messages: Sequence[Message], sizes: Sequence[Size]) -> Steps[Source]:
+    """These messages with their measured sizes."""
+    measured, pace = list[_Measured](), Pace()
+    for message, size in zip(messages, sizes, strict=True):
+        lengths = tuple(map(len, _texts(message)))
+        rate = (size.tokens - sum(size.media)) / max(1, sum(lengths))
+        labels = _LABEL_TOKENS * max(1, sum(map(bool, lengths)) + len(message.media))
+        measured.append(_Measured(message.is_result, lengths, rate, labels))
+        if pace.is_over(_LOOKED_AT):
+            yield
+    return Source(tuple(messages), tuple(measured))
 
 
 def part(
@@ -90,32 +119,40 @@ def _least_output(item_characters: int) -> int:
     return max(LEAST, int(item_characters * _OUTPUT_IN_PARTS))
 
 
-def fitting(source: Source, item_characters: int, room: float | None) -> Clipping:
+def fitting(source: Source, item_characters: int, room: float | None) -> Steps[Clipping]:
     """The least clipping at which the transcript is within the room: tool output first, then texts, and at last the
     rest of tool output.
     """
     most = max(item_characters, LEAST)
     if room is None or source.tokens(Clipping(most, most)) <= room:
         return Clipping(most, most)
-    least_output, least = Clipping(most, LEAST), Clipping(LEAST, LEAST)
-    if source.tokens(least_output) <= room:
-        return _largest(source, room, LEAST, most, lambda limit: Clipping(most, limit))
-    if source.tokens(least) <= room:
-        return _largest(source, room, LEAST, most, lambda limit: Clipping(limit, LEAST))
-    return _largest(source, room, 0, LEAST, lambda limit: Clipping(LEAST, limit))
-
-
-def _largest(source: Source, room: float, low: int, high: int, make: Callable[[int], Clipping]) -> Clipping:
-    """The least clipping that fits, at worst that of the lowest limit."""
+    ways: tuple[tuple[int, int, Callable[[int], Clipping]], ...] = (
+        (LEAST, most, lambda limit: Clipping(most, limit)),
+        (LEAST, most, lambda limit: Clipping(limit, LEAST)),
+        (0, LEAST, lambda limit: Clipping(LEAST, limit)),
+    )
+    pace = Pace()
+    for low, high, make in ways:  # noqa: B007 - the way that is left is the one that is taken
+        if pace.is_over(_TRIED * len(source.messages)):
+            yield
+        if source.tokens(make(low)) <= room:
+            break
     while low < high:
+        if pace.is_over(_TRIED * len(source.messages)):
+            yield
         middle = (low + high + 1) // 2
         low, high = (middle, high) if source.tokens(make(middle)) <= room else (low, middle - 1)
     return make(low)
 
 
-def written(source: Source, clipping: Clipping, room: float | None) -> str:
+def written(source: Source, clipping: Clipping, room: float | None) -> Steps[str]:
     """The transcript. What no clipping brings within the room loses its middle."""
-    text = "\n".join(line for message in source.messages for line in _items(message, clipping))
+    lines, pace = list[str](), Pace()
+    for message in source.messages:
+        lines += _items(message, clipping)
+        if pace.is_over(_WRITTEN):
+            yield
+    text = "\n".join(lines)
     tokens = source.tokens(clipping)
     return text if room is None or tokens <= room else clip(text, int(len(text) * room / tokens))
 
@@ -134,15 +171,6 @@ def _texts(message: Message) -> tuple[str, ...]:
         message.text or message.refusal,
         *(call.arguments for call in message.calls),
     )
-
-
-def _shown_tokens(message: Message, size: Size, clipping: Clipping) -> float:
-    texts = _texts(message)
-    characters = sum(map(len, texts))
-    limit = clipping.outputs if message.is_result else clipping.texts
-    shown = sum(min(len(text), limit) for text in texts)
-    labels = _LABEL_TOKENS * max(1, sum(map(bool, texts)) + len(message.media))
-    return labels + (size.tokens - sum(size.media)) * shown / max(1, characters)
 
 
 def _items(message: Message, clipping: Clipping) -> Iterator[str]:

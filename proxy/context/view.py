@@ -10,7 +10,7 @@ another, which strict chat templates refuse.
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from msgspec import structs
@@ -19,17 +19,23 @@ from proxy.context import pictures, rawjson
 from proxy.context.clip import LEAST, clip, gap_of, marker
 from proxy.context.conversation import Call, Conversation, Media, Message, Part, part_of, read_message
 from proxy.context.edits import Blanked, Cut, Edits, Passage, Rewrite, Shortened, SummaryRole
+from proxy.context.steps import Pace, Steps
+
+CHANGED, CHANGED_BYTE = 30.0, 0.01
+"""Microseconds in which a message is changed, and for each of its bytes."""
 
 
-def apply(conversation: Conversation, edits: Edits) -> Conversation:
+def applying(conversation: Conversation, edits: Edits) -> Steps[Conversation]:
     """The view; the same object when there is nothing to do."""
     if not edits:
         return conversation
-    changes = changes_of(edits)
-    kept = [
-        changes[index].applied_to(message) if index in changes else message
-        for index, message in enumerate(conversation.history[edits.start :], start=edits.start)
-    ]
+    changes, pace = changes_of(edits), Pace()
+    kept = list(conversation.history[edits.start :])
+    for index in (index for index in changes if index >= edits.start):
+        message = conversation.history[index]
+        kept[index - edits.start] = changes[index].applied_to(message)
+        if pace.is_over(CHANGED + len(message.raw) * CHANGED_BYTE):
+            yield
     for each in edits.shown_again():
         place = each.index - edits.start
         text = recalled_text(conversation, each.passages)
@@ -77,15 +83,19 @@ class Change:
         return without_media(message, self.blanked.media) if self.blanked else message
 
 
+NO_CHANGE = Change()
+
+
 def changes_of(edits: Edits) -> dict[int, Change]:
     """The edits by the index of the message that they are of."""
     changes: dict[int, Change] = {}
     for blanked in edits.blanked:
         changes[blanked.index] = Change(blanked)
     for rewrite in edits.rewrites:
-        changes[rewrite.index] = replace(changes.get(rewrite.index, Change()), rewrite=rewrite)
+        changes[rewrite.index] = Change(changes.get(rewrite.index, NO_CHANGE).blanked, rewrite)
     for shortened in edits.shortened:
-        changes[shortened.index] = replace(changes.get(shortened.index, Change()), shortened=shortened)
+        known = changes.get(shortened.index, NO_CHANGE)
+        changes[shortened.index] = Change(known.blanked, known.rewrite, shortened)
     return changes
 
 

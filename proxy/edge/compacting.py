@@ -13,7 +13,6 @@ from proxy.exchange import (
     Ask,
     Command,
     Compaction,
-    Compose,
     Count,
     Counted,
     Discover,
@@ -43,7 +42,7 @@ async def compacted(course: Compacting, around: Surroundings, origin: Origin, wh
 
 async def _perform(command: Command, around: Surroundings, origin: Origin, who: str) -> Outcome:
     match command:
-        case LookUp() | Measure() | Compose() | Pause():
+        case LookUp() | Measure() | Pause():
             return await answered(command, around.memories, around.tokenizer)
         case Discover(model=model):
             return Discovered(await around.discovery.window(who, model, origin))

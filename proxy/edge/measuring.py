@@ -6,9 +6,8 @@ Rules. Only questions of an exchange are performed here, and those of them alone
 import asyncio
 from typing import assert_never
 
-from proxy.edge.performer import Measures, Remembers, aside
+from proxy.edge.performer import Measures, Remembers
 from proxy.exchange import (
-    Compose,
     Count,
     Counted,
     Discover,
@@ -44,8 +43,6 @@ async def answered(question: Question, memories: Remembers, tokenizer: Measures)
             return await memories.recall(model, chain, opening, who)
         case Measure(model=model, messages=messages, extras=extras):
             return Measured(*await tokenizer.sizes(messages, extras, model))
-        case Compose(make=make, characters=characters):
-            return await aside(make, characters)
         case Discover():
             return Discovered(None)
         case Count():

@@ -3,8 +3,7 @@
 Rules. Nothing is decided here: the exchange says what, this file does it and sends back what came of it. At most one
 reply is open at a time, and `close` ends it whatever happened. A refusal is read, within a bound, before anything of
 it is relayed; then it is relayed verbatim, unless another call was made instead. Foreign errors are not caught here.
-Our own work may take so long and no longer: what is awaited of it is cut off then. Planning itself is not awaited and
-runs to its end.
+Our own work may take so long and no longer: what is awaited of it is cut off then, and planning at its next pause.
 """
 
 import asyncio
@@ -38,7 +37,6 @@ from proxy.exchange import (
     Accepted,
     Ask,
     Command,
-    Compose,
     Count,
     Counted,
     Discover,
@@ -85,7 +83,6 @@ REASONS: Final[Mapping[type[Command], str]] = MappingProxyType(
         Discover: "discover",
         Measure: "measure",
         Count: "measure",
-        Compose: "plan",
         Pause: PLAN,
         Ask: "side_call",
         Prepare: "side_call",
@@ -97,10 +94,7 @@ REASONS: Final[Mapping[type[Command], str]] = MappingProxyType(
 )
 """In what an exchange can fail, as a bypass tells it; what is done between two commands is PLAN."""
 
-INLINE_CHARACTERS: Final = 16_384
-"""So many are read at once, in a millisecond or two."""
-
-OURS: Final = (LookUp, Measure, Compose, Save, Learn, Pause)
+OURS: Final = (LookUp, Measure, Save, Learn, Pause)
 """Commands that wait for nobody but ourselves; side calls, questions and calls have bounds of their own."""
 
 
@@ -146,11 +140,6 @@ class _Begun(Generator[Any, Any, T]):
     def throw(self, *thrown: Any) -> Any:
         """Go on by an exception, a cancellation for one."""
         return self._work.throw(*thrown)
-
-
-async def aside(make: Callable[[], T], characters: int) -> T:
-    """What this returns, which reads so many characters; many are read in a thread, and the loop goes on meanwhile."""
-    return make() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(make)
 
 
 class Remembers(Protocol):
@@ -338,7 +327,7 @@ class Performer:
 
     def _perform(self, command: Command) -> Coroutine[Any, Any, Outcome]:
         match command:
-            case LookUp() | Discover() | Measure() | Count() | Compose() | Pause():
+            case LookUp() | Discover() | Measure() | Count() | Pause():
                 return self._find_out(command)
             case Ask():
                 return self._around.summaries.get(
@@ -367,8 +356,6 @@ class Performer:
                 return self._measure(question)
             case Count():
                 return self._count(question)
-            case Compose(make=make, characters=characters):
-                return aside(make, characters)
             case Pause():
                 return asyncio.sleep(0)
             case _:

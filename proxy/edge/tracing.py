@@ -11,7 +11,7 @@ cannot be sent is dropped, and no request waits for it or hears of it.
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import nullcontext, suppress
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -34,7 +34,6 @@ from proxy.exchange import (
     Accepted,
     Ask,
     Command,
-    Compose,
     Count,
     Counted,
     Discovered,
@@ -43,6 +42,8 @@ from proxy.exchange import (
     Measure,
     Measured,
     Memory,
+    Outcome,
+    Pause,
     Refused,
     Relay,
     Relayed,
@@ -73,7 +74,7 @@ _STEPS: Final[Mapping[type[Command], str]] = MappingProxyType(
 )
 """Commands of an exchange whose span is not called as they are."""
 
-_PLANNED_BEHIND: Final = (Measure, Count, Ask, Compose)
+_PLANNED_BEHIND: Final = (Measure, Count, Ask)
 """Commands whose outcome is planned with, as long as no answer is relayed."""
 
 _NOTHING: Final[Said] = MappingProxyType({})
@@ -148,17 +149,17 @@ class Tracing:
         return Span(self._tracer.start_span(name, kind=kind, record_exception=False))
 
     def followed(self, course: Exchange) -> Exchange:
-        """The same exchange, with a span for each of its commands and for each time that it plans."""
+        """The same exchange, with a span for each of its commands and for each time that it plans, pauses included."""
         plans = True
         try:
-            command = next(course)
+            command = yield from _behind_pauses(course, next(course))
             while True:
                 with self.span(_name(command), calls=isinstance(command, Send)) as span:
                     outcome = yield command
                     span.say(_told_of(command, outcome))
                 plans = plans and not isinstance(command, Relay)
                 with self.span(PLAN) if plans and isinstance(command, _PLANNED_BEHIND) else nullcontext():
-                    command = course.send(outcome)
+                    command = yield from _behind_pauses(course, course.send(outcome))
         except StopIteration as end:
             verdict: Verdict = end.value
             return verdict
@@ -256,6 +257,13 @@ def _carried(fields: RawHeaders) -> Mapping[str, str]:
         return {}
     carried = {"traceparent": parents[0].decode("latin-1")}
     return carried | {"tracestate": b",".join(states).decode("latin-1")} if states else carried
+
+
+def _behind_pauses(course: Exchange, command: Command) -> Generator[Command, Outcome, Command]:
+    """The next command that is no pause; these are passed on."""
+    while isinstance(command, Pause):
+        command = course.send((yield command))
+    return command
 
 
 def _name(command: Command) -> str:

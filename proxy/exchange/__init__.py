@@ -4,7 +4,6 @@ from proxy.exchange.commands import (
     Accepted,
     Ask,
     Command,
-    Compose,
     Count,
     Counted,
     Discover,
@@ -33,7 +32,7 @@ from proxy.exchange.measurement import Measurement, measure
 from proxy.exchange.verdict import Decision, SideCall, Terms, Verdict
 
 __all__ = [
-    "Accepted", "Ask", "Command", "Compaction", "Compose", "Count", "Counted", "Decision", "Discover", "Discovered",
+    "Accepted", "Ask", "Command", "Compaction", "Count", "Counted", "Decision", "Discover", "Discovered",
     "Exchange", "Learn",
     "LookUp", "Measure", "Measured", "Measurement", "Memory", "Order", "Outcome", "Pause", "Prepare", "Question",
     "Refused", "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms",

@@ -20,6 +20,7 @@ from proxy.context.planner import Plan
 from proxy.context.policy import CacheKey, Count, Mode
 from proxy.context.repair import repair
 from proxy.context.situation import Limits, NeedSizes, NeedSummary, Situation
+from proxy.context.steps import Steps
 from proxy.context.tokens import Size, request_size
 from proxy.exchange.changes import CACHE_KEY, Changes
 from proxy.exchange.commands import (
@@ -108,7 +109,7 @@ NEAR_AT_FIRST = 0.3
 """Share of the trigger within which `count: auto` asks the upstream: in a conversation whose last count is known, and
 in one that is new."""
 
-LINKS_AT_ONCE = 2048
+LINKS_AT_ONCE = 1024
 """Messages that are chained without a pause; each takes some three microseconds when it is new."""
 
 MOST_ANCHORS = 4
@@ -309,9 +310,9 @@ class Case:
         counted_raw, counted = self.counted
         return raw == counted_raw and reported > MISCOUNTED * counted + MISCOUNTED_BY
 
-    def looked_over(self) -> Generator[Pause, Outcome, None]:
-        """The passes over a long history that planning begins with, and a pause behind each."""
-        if len(self.chain) <= LINKS_AT_ONCE:
+    def looking_over(self) -> Steps[None]:
+        """The passes over a long history that planning begins with, each of them a step."""
+        if len(self.chain) <= planner.LONG:
             return
         conversation = self.sound.conversation
         found: Sequence[Callable[[], object]] = (
@@ -322,7 +323,7 @@ class Case:
         )
         for find in found:
             find()
-            yield PAUSE
+            yield
 
     # --- planning ---------------------------------------------------------------------------------------------
 
@@ -339,11 +340,11 @@ class Case:
         bound = self.orders.bounded
         return replace(draft, summaries={k: text and bound(text) for k, text in draft.summaries.items()})
 
-    def plan(self, draft: Draft) -> Plan | NeedSummary | NeedSizes:
+    def planning(self, draft: Draft) -> Steps[Plan | NeedSummary | NeedSizes]:
         """The next step of the ladder; nothing at all unless the mode is to manage."""
         if self.terms.mode is not Mode.MANAGE:
             return Plan(NOTHING, self.situation.tokens(NOTHING))
-        return planner.plan(self.drafted(draft), self.memory.edits or NOTHING)
+        return (yield from planner.planning(self.drafted(draft), self.memory.edits or NOTHING))
 
     def drafted(self, draft: Draft) -> Situation:
         """What the planner sees with what is there so far."""
@@ -403,17 +404,17 @@ class Case:
         """Whether one more side call is made for this request."""
         return self.memory.may_ask and len(draft.side_calls) < MOST_CALLS
 
-    def order(self, need: NeedSummary, draft: Draft) -> tuple[Order, frozenset[str]]:
+    def ordering(self, need: NeedSummary, draft: Draft) -> Steps[tuple[Order, frozenset[str]]]:
         """The side call that this need is answered by, and the prefixes whose summaries would do as well."""
-        return self._ordered(need, draft, self.memory.edits or NOTHING)
+        return self._ordering(need, draft, self.memory.edits or NOTHING)
 
-    def _ordered(self, need: NeedSummary, draft: Draft, edits: Edits) -> tuple[Order, frozenset[str]]:
+    def _ordering(self, need: NeedSummary, draft: Draft, edits: Edits) -> Steps[tuple[Order, frozenset[str]]]:
         left = max(1, MOST_CALLS - len(draft.side_calls))
-        order = self.orders.order(need, self.drafted(draft), self.chain, edits, left)
+        order = yield from self.orders.ordering(need, self.drafted(draft), self.chain, edits, left)
         start = max(need.start, self.memory.edits.start if self.memory.edits else 0)
         return order, frozenset(self.chain[start : self.situation.protected_from])
 
-    def ahead(self, edits: Edits, draft: Draft) -> tuple[Order, frozenset[str]] | None:
+    def ahead(self, edits: Edits, draft: Draft) -> Steps[tuple[Order, frozenset[str]] | None]:
         """The summary that the trigger will need, once the view has come near it; None when none is to be prepared."""
         share, limits = self.terms.policy.summary.prepare_at, self.limits
         if not share or limits is None or self.terms.mode is not Mode.MANAGE or not self.memory.may_ask:
@@ -421,16 +422,17 @@ class Case:
         if self.sound.asks_for_summary:
             return None  # whoever compacts goes on with another history
         situation = replace(self.situation, summaries=self.begun().summaries, made=draft.made)
-        if situation.unsized(edits):
+        if (yield from situation.making(edits)):
             return None  # another replica's edits won, and nobody needed their sizes
         tokens = situation.tokens(edits)
         if not limits.budget * share < tokens <= limits.trigger:
             return None
         # Planned for the day of the trigger: what is appended until then must fit the target too.
-        step = planner.plan(replace(situation, to_come=limits.trigger + 1 - tokens), edits)
+        later = replace(situation, to_come=limits.trigger + 1 - tokens)
+        step = yield from planner.planning(later, edits)
         if not isinstance(step, NeedSummary) or not _is_worth(step, situation, edits):
             return None
-        return self._ordered(step, Draft(made=draft.made), edits)
+        return (yield from self._ordering(step, Draft(made=draft.made), edits))
 
     # --- what is said and changed -------------------------------------------------------------------------------
 

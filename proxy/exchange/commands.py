@@ -4,7 +4,7 @@ Rules. A command says what is to be done and never how. Each has one kind of out
 outcome can fail, the failure is a value of its own. Nothing here holds a credential.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from proxy.context.calibration import UNCALIBRATED, Anchor, Calibration
 from proxy.context.conversation import Message
 from proxy.context.edits import Edits
 from proxy.context.policy import SummaryMode
+from proxy.context.steps import Steps
 from proxy.context.summary import Given
 from proxy.context.tokens import Size
 from proxy.exchange.verdict import Verdict
@@ -29,6 +30,17 @@ class Pause:
 
 
 PAUSE = Pause()
+
+
+def with_pauses(work: Steps[T]) -> "Generator[Pause, Outcome, T]":
+    """What comes of the work, with a pause behind each of its steps."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            done: T = end.value
+            return done
+        yield PAUSE
 
 
 class LookUp(msgspec.Struct, frozen=True):
@@ -246,16 +258,7 @@ class Learn:
     miscounts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Compose:
-    """Call this pure function, in a thread where there is much to read. Outcome: the `Edits` that it makes."""
-
-    make: Callable[[], Edits]
-    characters: int
-    """What it reads, about."""
-
-
-Question = LookUp | Discover | Measure | Count | Compose | Pause
+Question = LookUp | Discover | Measure | Count | Pause
 """What only finds out."""
 
 Deed = Ask | Prepare | Save | Send | Relay | Learn

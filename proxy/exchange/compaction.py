@@ -16,12 +16,12 @@ from proxy.context import planner, summary, view
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
 from proxy.context.policy import Mode, RecallPolicy
-from proxy.context.situation import Limits, NeedSizes, Situation
+from proxy.context.situation import Limits, Situation
 from proxy.exchange.case import Case, Draft, sound
 from proxy.exchange.changes import Changes
-from proxy.exchange.commands import Ask, Command, Measure, Measured, Outcome, SideCallFailed, expect
+from proxy.exchange.commands import Command, Measure, Measured, Outcome, expect, with_pauses
 from proxy.exchange.composing import composed
-from proxy.exchange.course import all_known, looked_up
+from proxy.exchange.course import all_known, looked_up, met
 from proxy.exchange.verdict import SideCall, Terms
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
@@ -81,7 +81,7 @@ def compact(request: ChatRequest, terms: Terms) -> Compacting:
     written = yield from composed(case, draft, edits)
     if case.drafted(draft).tokens(written) <= case.situation.tokens(NOTHING):
         edits = written  # what is carried is worth its place, but for a history of a few lines
-    seen = view.apply(case.sound.conversation, edits)
+    seen = yield from with_pauses(view.applying(case.sound.conversation, edits))
     measured = expect(Measured, (yield Measure(request.model, seen.messages)))
     verdict = case.rewritten(case.verdict(draft, None, edits), measured.sizes)
     return Compaction(
@@ -112,16 +112,10 @@ def _planned(case: Case, situation: Situation) -> Generator[Command, Outcome, tu
     draft = case.begun()
     while True:
         facts = replace(situation, summaries=draft.summaries, made=draft.made)
-        step = planner.plan(facts, case.memory.edits or NOTHING)
+        step = yield from with_pauses(planner.planning(facts, case.memory.edits or NOTHING))
         if isinstance(step, Plan):
             return draft, step.edits
-        if isinstance(step, NeedSizes):
-            sizes = expect(Measured, (yield Measure(case.request.model, step.messages)))
-            draft = draft.sized(step, sizes)
-        else:
-            may_ask = case.may_ask(draft)
-            outcome = (yield Ask(*case.order(step, draft))) if may_ask else SideCallFailed("not_asked")
-            draft = case.told(draft, step, outcome)
+        draft = yield from met(case, draft, step)
 
 
 def _as_too_large(case: Case) -> tuple[Case, Situation]:

@@ -16,7 +16,7 @@ from proxy.context.budget import Window
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
 from proxy.context.policy import Mode, OnOverflow
-from proxy.context.situation import NeedSizes
+from proxy.context.situation import NeedSizes, NeedSummary
 from proxy.context.tokens import request_size
 from proxy.errors import ContextOverflow
 from proxy.exchange import small
@@ -44,6 +44,7 @@ from proxy.exchange.commands import (
     Send,
     SideCallFailed,
     expect,
+    with_pauses,
 )
 from proxy.exchange.composing import composed
 from proxy.exchange.decision import decision
@@ -114,7 +115,7 @@ def _counted_afterwards(case: Case, verdict: Verdict) -> Generator[Command, Outc
 def _conducted(case: Case, refused: tuple[bytes, Refused] | None = None) -> Exchange:
     """Planned and sent, again where a refusal teaches something; `refused` is a body that was, and with what."""
     request = case.request
-    yield from case.looked_over()
+    yield from with_pauses(case.looking_over())
     going = yield from _prepared(case, case.begun(), 0)
     answer: Outcome = refused[1] if refused and refused[0] == going.body else None
     # What was refused otherwise was another prompt: it says nothing of this one.
@@ -148,7 +149,7 @@ def _conducted(case: Case, refused: tuple[bytes, Refused] | None = None) -> Exch
         going.verdict, status=_status(answer), usage=relayed.usage, complete=relayed.complete
     )
     verdict = yield from _learned(case, verdict)
-    if relayed.complete and (order := case.ahead(going.edits, going.draft)):
+    if relayed.complete and (order := (yield from with_pauses(case.ahead(going.edits, going.draft)))):
         yield Prepare(*order)
     return verdict
 
@@ -177,7 +178,7 @@ def all_known(known: Sound, terms: Terms, memory: Memory) -> Generator[Command, 
 
 def _counted(case: Case) -> Generator[Command, Outcome, Case]:
     """The case with the upstream's own count of what would be sent if nothing more were cut."""
-    seen = view.apply(case.sound.conversation, case.memory.edits or NOTHING)
+    seen = yield from with_pauses(view.applying(case.sound.conversation, case.memory.edits or NOTHING))
     measured = expect(Measured, (yield Measure(case.request.model, seen.messages)))
     raw = request_size(measured.sizes, case.measured.extras)
     if not case.is_worth_counting(raw):
@@ -217,7 +218,8 @@ def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Ou
     """Planned, saved, applied and measured. Raises `ContextOverflow` where the policy is to refuse."""
     draft, edits, checkpoint_id = yield from _planned(case, draft)
     verdict = case.verdict(draft, checkpoint_id, edits)
-    seen, sizes = view.apply(case.sound.conversation, edits), case.measured.sizes
+    seen = yield from with_pauses(view.applying(case.sound.conversation, edits))
+    sizes = case.measured.sizes
     if edits:
         sizes = expect(Measured, (yield Measure(case.request.model, seen.messages))).sizes
         verdict = case.rewritten(verdict, sizes)
@@ -236,19 +238,24 @@ def _prepared(case: Case, draft: Draft, recovered: int) -> Generator[Command, Ou
     return _Going(draft, edits, checkpoint_id, verdict, changes, changes.applied_to(case.request))
 
 
+def met(case: Case, draft: Draft, need: NeedSummary | NeedSizes) -> Generator[Command, Outcome, Draft]:
+    """The draft with what was needed, or with why it was not to be had."""
+    if isinstance(need, NeedSizes):
+        sizes = expect(Measured, (yield Measure(case.request.model, need.messages)))
+        return draft.sized(need, sizes)
+    if not case.may_ask(draft):
+        return case.told(draft, need, SideCallFailed("not_asked"))
+    order = yield from with_pauses(case.ordering(need, draft))
+    return case.told(draft, need, (yield Ask(*order)))
+
+
 def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draft, Edits, str | None]]:
     """The edits that apply, planned and saved, and the name of their checkpoint."""
     if is_spared(case) and (found := (yield from spared(case, draft))):
         draft, edits = found
         return draft, edits, case.memory.checkpoint_id if edits and edits == case.memory.edits else None
-    while not isinstance(step := case.plan(draft), Plan):
-        if isinstance(step, NeedSizes):
-            sizes = expect(Measured, (yield Measure(case.request.model, step.messages)))
-            draft = draft.sized(step, sizes)
-        else:
-            may_ask = case.may_ask(draft)
-            outcome = (yield Ask(*case.order(step, draft))) if may_ask else SideCallFailed("not_asked")
-            draft = case.told(draft, step, outcome)
+    while not isinstance(step := (yield from with_pauses(case.planning(draft))), Plan):
+        draft = yield from met(case, draft, step)
     edits = yield from composed(case, draft, step.edits)
     checkpoint_id = case.memory.checkpoint_id if edits else None
     if edits and edits != case.memory.edits:

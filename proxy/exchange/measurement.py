@@ -12,6 +12,7 @@ from proxy.context import view
 from proxy.context.edits import Edits
 from proxy.context.planner import Plan
 from proxy.context.situation import NeedSizes, NeedSummary, Situation
+from proxy.context.steps import Steps
 from proxy.context.tokens import REPLY_PRIMING
 from proxy.exchange import decision
 from proxy.exchange.case import Case, Draft, sound
@@ -25,6 +26,7 @@ from proxy.exchange.commands import (
     SideCallFailed,
     Summarised,
     expect,
+    with_pauses,
 )
 from proxy.exchange.composing import composed
 from proxy.exchange.verdict import Terms
@@ -115,14 +117,14 @@ def measure(request: ChatRequest, terms: Terms) -> Measuring:
 
 def _planned(case: Case) -> Generator[Question, Outcome, Planned]:
     draft = case.begun()
-    while not isinstance(step := case.plan(draft), Plan):
+    while not isinstance(step := (yield from with_pauses(case.planning(draft))), Plan):
         if isinstance(step, NeedSizes):
             ask = Measure(case.request.model, step.messages)
             draft = draft.sized(step, expect(Measured, (yield ask)))
         else:
-            draft = _supposed(case, draft, step)
+            draft = yield from with_pauses(_supposed(case, draft, step))
     edits = yield from composed(case, draft, step.edits)
-    seen = view.apply(case.sound.conversation, edits)
+    seen = yield from with_pauses(view.applying(case.sound.conversation, edits))
     sizes = expect(Measured, (yield Measure(case.request.model, seen.messages)))
     verdict = case.rewritten(case.verdict(draft, case.memory.checkpoint_id, edits), sizes.sizes)
     tokens = verdict.forwarded or 0
@@ -139,11 +141,11 @@ def _planned(case: Case) -> Generator[Question, Outcome, Planned]:
     )
 
 
-def _supposed(case: Case, draft: Draft, need: NeedSummary) -> Draft:
+def _supposed(case: Case, draft: Draft, need: NeedSummary) -> Steps[Draft]:
     """With a summary as long as one may be, if a side call may be made at all."""
     if not case.may_ask(draft):
         return case.told(draft, need, SideCallFailed("not_asked"))
-    order, _ = case.order(need, draft)
+    order, _ = yield from case.ordering(need, draft)
     return case.told(draft, need, Summarised(order.key, "word " * case.orders.most_tokens, None))
 
 

@@ -15,8 +15,8 @@ from proxy.context.clip import clip
 from proxy.context.edits import Edits
 from proxy.context.policy import SummaryMode
 from proxy.context.situation import NeedSummary, Situation
+from proxy.context.steps import Steps
 from proxy.context.summary import Given
-from proxy.context.transcript import Source
 from proxy.exchange.commands import Order
 from proxy.exchange.verdict import Terms
 from proxy.wire import chat
@@ -49,33 +49,33 @@ class Orders:
         most, tokens = self.most_tokens, self.terms.count(text)
         return text if tokens <= most else clip(text, len(text) * most // tokens)
 
-    def order(
+    def ordering(
         self,
         need: NeedSummary,
         situation: Situation,
         chain: Sequence[str],
         edits: Edits,
         calls: int = MOST_CALLS,
-    ) -> Order:
+    ) -> Steps[Order]:
         """The side call by which this need is met, or a first part of it where it takes more than one.
 
         `chain` names the prefixes of the history, `edits` are those of the last forwarded prompt, `calls` how many may
         still be made for this request.
         """
-        transcribed = self._of_transcript(need, situation, chain, calls)
+        transcribed = yield from self._of_transcript(need, situation, chain, calls)
         if self.terms.policy.summary.mode is SummaryMode.TRANSCRIPT or not self.terms.shares_cache:
             return transcribed
-        behind = self._behind_prompt(need, situation, chain, edits)
+        behind = yield from self._behind_prompt(need, situation, chain, edits)
         return replace(behind, instead=transcribed) if behind else transcribed
 
     def _behind_prompt(
         self, need: NeedSummary, situation: Situation, chain: Sequence[str], edits: Edits
-    ) -> Order | None:
+    ) -> Steps[Order | None]:
         """The order behind the forwarded prompt up to what is to be summarised; None where that does not show it, or
         leaves no room for the answer.
         """
         conversation, limits = situation.conversation, situation.limits
-        if situation.unsized(edits) or not _shows(edits, need):
+        if not _shows(edits, need) or (yield from situation.making(edits)):
             return None
         told = summary.suffix_instructions(self._prompt, self._words, need.previous)
         each = situation.message_tokens(edits)
@@ -83,7 +83,7 @@ class Orders:
         tokens = situation.fixed + lead + sum(each[edits.start : need.stop]) + summary.FRAME_TOKENS
         if limits and tokens + self.terms.count(told) + self.most_tokens > limits.ceiling:
             return None
-        seen = view.apply(conversation, edits)
+        seen = yield from view.applying(conversation, edits)
         length = len(seen.history) - (len(conversation.history) - need.stop)
         messages = view.ending_with(seen, length, told)
         body = chat.suffix_call(
@@ -94,7 +94,8 @@ class Orders:
             cache_key=self.cache_key,
         )
         shown = "\n".join(map(view.source_text, seen.history[:length]))
-        source = Source(conversation.history[need.start : need.stop], ())
+        place = slice(need.start, need.stop)
+        source = yield from transcript.source(conversation.history[place], situation.sizes[place])
         given = Given(
             source.characters + len(need.previous), shown, told, need.previous, in_sections=not self._prompt
         )
@@ -111,19 +112,18 @@ class Orders:
 
     def _of_transcript(
         self, need: NeedSummary, situation: Situation, chain: Sequence[str], calls: int
-    ) -> Order:
+    ) -> Steps[Order]:
         policy = self.terms.policy.summary
         system = summary.instructions(self._prompt, self._words, need.previous)
         room = self._room(system + need.previous, situation)
-        source = Source(
-            situation.conversation.history[need.start : need.stop], situation.sizes[need.start : need.stop]
-        )
+        place = slice(need.start, need.stop)
+        source = yield from transcript.source(situation.conversation.history[place], situation.sizes[place])
         between = [
             cut - need.start for cut in situation.conversation.safe_cuts if need.start < cut < need.stop
         ]
         usable = [cut for cut in between if cuts.removes_something(situation, need.start + cut)]
         source = source.before(transcript.part(source, usable, room, calls, policy.item_characters))
-        texts = summary.order(
+        texts = yield from summary.ordering(
             source, need.previous, system=system, item_characters=policy.item_characters, room=room
         )
         body = chat.side_call(

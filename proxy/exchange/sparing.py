@@ -16,7 +16,7 @@ from proxy.context.planner import Plan
 from proxy.context.policy import CarryPolicy, Mode, RecallPolicy
 from proxy.context.situation import NeedSizes, NeedSummary, Situation
 from proxy.exchange.case import Case, Draft
-from proxy.exchange.commands import Measure, Measured, Outcome, expect
+from proxy.exchange.commands import Measure, Measured, Outcome, Pause, expect, with_pauses
 
 _MOST_SHRUNK: Final = 4
 """Of a history over so many budgets little would be left of each text: what earlier cuts left says more."""
@@ -31,7 +31,7 @@ def is_spared(case: Case) -> bool:
     return case.sound.asks_for_summary and case.terms.mode is Mode.MANAGE and case.limits is not None
 
 
-def spared(case: Case, draft: Draft) -> Generator[Measure, Outcome, tuple[Draft, Edits] | None]:
+def spared(case: Case, draft: Draft) -> Generator[Measure | Pause, Outcome, tuple[Draft, Edits] | None]:
     """The edits of such a request, and the sizes that they took; None where the configured steps bring too little."""
     before = case.memory.edits or NOTHING
     limits = case.situation.limits
@@ -47,9 +47,10 @@ def spared(case: Case, draft: Draft) -> Generator[Measure, Outcome, tuple[Draft,
 
 def _planned(
     case: Case, draft: Draft, edits: Edits, strategies: frozenset[str]
-) -> Generator[Measure, Outcome, tuple[Draft, Plan]]:
+) -> Generator[Measure | Pause, Outcome, tuple[Draft, Plan]]:
     while True:
-        step = planner.plan(_as_little(case.drafted(draft), strategies), edits)
+        situation = _as_little(case.drafted(draft), strategies)
+        step = yield from with_pauses(planner.planning(situation, edits))
         match step:
             case Plan():
                 return draft, step

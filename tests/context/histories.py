@@ -7,12 +7,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from proxy.context import carried, conversation, pins, planner, tokens
+from proxy.context import carried, conversation, pins, planner, tokens, view
 from proxy.context.conversation import Conversation
 from proxy.context.edits import Edits
 from proxy.context.planner import Plan
 from proxy.context.policy import ModelPolicy
 from proxy.context.situation import Limits, NeedSizes, NeedSummary, Situation
+from proxy.context.steps import at_once
 
 Raw = dict[str, Any]
 
@@ -133,6 +134,11 @@ def situation(
     return Situation(talk, tuple(sizes[head:]), fixed, policy, limits, counter, pinned=pinned)
 
 
+def apply(conversation: Conversation, edits: Edits) -> Conversation:
+    """The view, made without a pause."""
+    return at_once(view.applying(conversation, edits))
+
+
 Step = Callable[[Situation], Edits | Plan | NeedSummary | NeedSizes]
 
 
@@ -156,11 +162,11 @@ def planned(case: Situation, edits: Edits, summary: str | None) -> Plan:
     def step(known: Situation) -> Plan | NeedSummary | NeedSizes:
         nonlocal last
         last = known
-        return planner.plan(known, edits)
+        return at_once(planner.planning(known, edits))
 
     done = answered(case, step, summary)
     assert isinstance(done, Plan)
     if done.edits == edits:
         return done
-    written = carried.written(last, edits, done.edits)
+    written = at_once(carried.writing(last, edits, done.edits))
     return Plan(written, last.tokens(written))

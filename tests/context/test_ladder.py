@@ -12,9 +12,9 @@ from proxy.context.conversation import Conversation, Message
 from proxy.context.edits import NOTHING, Edits, SummaryRole
 from proxy.context.policy import DropPolicy, ElidePolicy, ImagePolicy, ModelPolicy, SummaryPolicy
 from proxy.context.situation import Limits, NeedSizes, NeedSummary, Situation
+from proxy.context.steps import at_once
 from proxy.context.strategies import NAMES, STRATEGIES
-from proxy.context.view import apply
-from tests.context.histories import answered, conversations, planned, read, situation
+from tests.context.histories import answered, apply, conversations, planned, read, situation
 
 
 @st.composite
@@ -72,8 +72,8 @@ def alone(name: str) -> Callable[[Situation], Edits | NeedSummary | NeedSizes]:
     """One strategy, asked again until every size is known."""
 
     def step(case: Situation) -> Edits | NeedSummary | NeedSizes:
-        edits = STRATEGIES[name](case, NOTHING)
-        made = case.unsized(edits) if isinstance(edits, Edits) else ()
+        edits = at_once(STRATEGIES[name](case, NOTHING))
+        made = at_once(case.making(edits)) if isinstance(edits, Edits) else ()
         return NeedSizes(made) if made else edits
 
     return step

@@ -1,18 +1,22 @@
 """Long requests are read and chained in steps, which come to the same as reading at once."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from proxy.context import checkpoint
+from proxy.context import carried, checkpoint, names, recall, summary, transcript, view
 from proxy.context.conversation import Message, read_message
-from proxy.context.policy import ModelPolicy
+from proxy.context.edits import NOTHING, Cut, Edits, Rewrite
+from proxy.context.policy import ElidePolicy, ModelPolicy, RecallPolicy
 from proxy.context.reader import MOST_VALUES_OF_ONE, Reader
-from proxy.context.steps import Steps, T
+from proxy.context.situation import Limits, Situation
+from proxy.context.steps import STEP, Pace, Steps, T, in_one
+from proxy.context.strategies import STRATEGIES
 from proxy.exchange import Pause
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest, NotManaged
+from tests.context.histories import read, situation
 from tests.desk import Desk
 
 
@@ -101,8 +105,8 @@ def test_media_know_how_much_text_stands_before_each() -> None:
 
 
 def test_a_long_history_is_chained_with_pauses_and_a_short_one_without() -> None:
-    for messages, least, most in ((1000, 0, 0), (10_001, 4, 20)):
-        desk = Desk(ModelPolicy(window=2000, strategies=("drop",)))
+    for messages, least, most in ((400, 0, 0), (10_001, 9, 40)):
+        desk = Desk(ModelPolicy(window=10_000_000))
         desk.run(talk(messages))
         pauses = [command for command in desk.done if isinstance(command, Pause)]
         assert least <= len(pauses) <= most
@@ -115,3 +119,88 @@ def test_the_names_of_a_long_history_are_those_of_its_messages_in_their_order() 
     (chain,) = {command.chain for command in desk.done if hasattr(command, "chain")}
     seed = checkpoint.seed(desk.terms.tenant, desk.terms.upstream, "m")
     assert chain == checkpoint.chain(history, seed)
+
+
+# --- planning, and all that is made of a plan ----------------------------------------------------------------
+
+
+def run(calls: int) -> Situation:
+    """An agent's run of so many calls, which is far over its window."""
+    talk: list[dict[str, object]] = [{"role": "user", "content": "Read them all."}]
+    for number in range(calls):
+        function = {"name": "read_file", "arguments": json.dumps({"path": f"src/{number}.py"})}
+        said = f"some_name_{number} and value_{number % 97} in src/{number}.py\n" * 20
+        talk += [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": f"c{number}", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": f"c{number}", "content": said},
+        ]
+    policy = ModelPolicy(elide=ElidePolicy(keep=0), recall=RecallPolicy(tokens=600))
+    limits = Limits(window=8000, ceiling=7500, budget=7000, trigger=6000, target=3000)
+    return situation(read([*talk, {"role": "user", "content": "What is some_name_7?"}]), limits, policy)
+
+
+def elided(of: Situation) -> Edits:
+    results = [index for index, message in enumerate(of.conversation.history) if message.is_result]
+    return Edits(rewrites=tuple(Rewrite(index, "[gone]", "elide") for index in results))
+
+
+def summarised(of: Situation) -> Edits:
+    stop = len(of.sizes) - 1
+    return Edits(Cut(stop, "a summary", stop))
+
+
+def ordered(of: Situation) -> Steps[summary.Order]:
+    source = yield from transcript.source(of.conversation.history, of.sizes)
+    return (yield from summary.ordering(source, "", system="", item_characters=4000, room=2000.0))
+
+
+WORK: Mapping[str, tuple[Callable[[Situation], Steps[object]], float]] = {
+    "the elision of results": (lambda of: STRATEGIES["elide"](of, NOTHING), 20),
+    "the shortening of texts": (lambda of: STRATEGIES["shorten"](of, NOTHING), 20),
+    "a view with markers": (lambda of: view.applying(of.conversation, elided(of)), 15),
+    "what a cut carries": (lambda of: carried.writing(of, NOTHING, summarised(of)), 20),
+    "what is recalled": (lambda of: recall.finding(of, summarised(of)), 10),
+    "the order of a summary": (ordered, 10),
+}
+"""What is done, and the microseconds that it is known to take for each call of the run at least."""
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_all_that_goes_through_a_history_pauses_the_more_often_the_longer_that_is(what: str) -> None:
+    work, takes = WORK[what]
+    _, short = counted(work(run(3)))
+    assert short <= 2, "a short history is worked on without a pause"
+    for calls in (400, 1200):
+        _, steps = counted(work(run(calls)))
+        assert steps >= calls * takes / STEP
+
+
+def test_a_step_that_is_told_by_its_pace_ends_with_the_work_that_fills_it() -> None:
+    pace = Pace()
+    assert [pace.is_over(STEP / 4) for _ in range(9)] == [False, False, False, True] * 2 + [False]
+    assert pace.is_over(10 * STEP)
+    assert not pace.is_over(STEP / 2)
+
+
+def test_work_in_one_step_comes_to_the_same_as_without_steps() -> None:
+    assert counted(in_one(divmod)(7, 2)) == ((3, 1), 1)
+
+
+def test_names_are_found_in_a_long_text_step_by_step_and_are_the_same() -> None:
+    text = "some_name_1 " * 20_000 + "src/main.py value_7"
+    found, steps = counted(names.Finder().finding(text))
+    assert found == {"some_name_1": 20_000, "src/main.py": 1, "value_7": 1}
+    assert steps > 5
+
+
+def test_planning_a_long_history_pauses_between_its_stages_and_a_short_one_never() -> None:
+    for calls, least, most in ((20, 0, 1), (2000, 20, 400)):
+        desk = Desk(ModelPolicy(window=8000))
+        messages = [json.loads(message.raw) for message in run(calls).conversation.messages]
+        desk.run(json.dumps({"model": "m", "messages": messages}).encode())
+        planned = [type(command) is Pause for command in desk.done]
+        assert least <= sum(planned) <= most

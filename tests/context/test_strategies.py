@@ -12,9 +12,9 @@ from proxy.context.conversation import Conversation
 from proxy.context.edits import NOTHING, Cut, Edits, Rewrite
 from proxy.context.policy import DropPolicy, ElidePolicy, ModelPolicy
 from proxy.context.situation import Limits, NeedSummary, Situation
+from proxy.context.steps import at_once
 from proxy.context.strategies import drop, elide, summarize
-from proxy.context.view import apply
-from tests.context.histories import read, situation
+from tests.context.histories import apply, read, situation
 
 LONG = "line of output\n" * 40
 SMALL = Limits(10_000, 9_500, 9_000, 8_000, 1)
@@ -37,8 +37,12 @@ def case(*messages: dict[str, Any], keep: int = 0, limits: Limits = SMALL, **pol
     return situation(talk, limits, ModelPolicy(elide=ElidePolicy(keep=keep), **policy))
 
 
+def edits_of(of: Situation) -> Edits:
+    return at_once(elide.planning(of, NOTHING))
+
+
 def elided(of: Situation) -> Conversation:
-    return apply(of.conversation, elide.plan(of, NOTHING))
+    return apply(of.conversation, edits_of(of))
 
 
 def test_a_marker_says_what_went_from_which_tool_and_how_large_it_was() -> None:
@@ -74,14 +78,14 @@ def test_b71_a_result_of_several_parts_becomes_one_text_and_keeps_its_other_fiel
 
 def test_a_result_that_is_shorter_than_its_marker_is_left_alone() -> None:
     of = case(USER, *called("read_file", content="ok"))
-    assert elide.plan(of, NOTHING) == NOTHING
+    assert edits_of(of) == NOTHING
 
 
 def test_b68_a_result_that_is_a_marker_already_is_left_alone() -> None:
     of = case(USER, *called("read_file"))
     marker = elided(of).history[2].text
     again = case(USER, *called("read_file", content=marker))
-    assert elide.plan(again, NOTHING) == NOTHING
+    assert edits_of(again) == NOTHING
 
 
 @pytest.mark.parametrize("keep", [0, 1, 2, 3, 8])
@@ -96,7 +100,7 @@ def test_b67_oldest_results_go_first_and_only_as_many_as_the_target_needs() -> N
     rounds = [message for number in range(4) for message in called("f", f"c{number}")]
     of = case(USER, *rounds)
     whole = of.tokens(NOTHING)
-    edits = elide.plan(replace(of, limits=Limits(whole, whole, whole, whole, whole - 150)), NOTHING)
+    edits = edits_of(replace(of, limits=Limits(whole, whole, whole, whole, whole - 150)))
     assert [rewrite.index for rewrite in edits.rewrites] == [2, 4]
 
 
@@ -104,7 +108,7 @@ def test_b66_the_marker_is_the_configured_one_and_a_tools_odd_name_cannot_break_
     answered = [{"role": "assistant", "content": "so"}, {"role": "user", "content": "and?"}]
     talk = read([USER, *called("read\n\u202e{file}" + "x" * 99), *answered])
     of = situation(talk, SMALL, ModelPolicy(elide=ElidePolicy(keep=0, marker="(gone: {tool}, {lines})")))
-    text = apply(talk, elide.plan(of, NOTHING)).history[2].text
+    text = apply(talk, edits_of(of)).history[2].text
     assert text.startswith("(gone: read{file}xxx")
     assert "\n" not in text
     assert len(text) < 100
@@ -112,7 +116,7 @@ def test_b66_the_marker_is_the_configured_one_and_a_tools_odd_name_cannot_break_
 
 def test_the_newest_round_is_never_elided() -> None:
     talk = read([USER, *called("f")])
-    assert elide.plan(situation(talk, SMALL, ModelPolicy(elide=ElidePolicy(keep=0))), NOTHING) == NOTHING
+    assert edits_of(situation(talk, SMALL, ModelPolicy(elide=ElidePolicy(keep=0)))) == NOTHING
 
 
 def turns(number: int, size: int = 80) -> list[dict[str, Any]]:
@@ -159,7 +163,7 @@ def test_a_sliding_window_moves_in_batches_so_that_the_prompt_is_append_only_bet
     views = []
     for number in range(1, 40):
         talk = read(turns(number)[:-1])
-        plan = planner.plan(situation(talk, None, policy), NOTHING)
+        plan = at_once(planner.planning(situation(talk, None, policy), NOTHING))
         assert isinstance(plan, planner.Plan)
         view = apply(talk, plan.edits)
         assert len(view.turn_starts) <= 6
@@ -172,7 +176,7 @@ def test_a_sliding_window_moves_in_batches_so_that_the_prompt_is_append_only_bet
 def test_b02_a_sliding_window_never_leaves_a_result_without_its_call() -> None:
     talk = read([USER, *called("f", "a"), {"role": "user", "content": "b"}, *called("f", "b")])
     policy = ModelPolicy(drop=DropPolicy(max_turns=1))
-    plan = planner.plan(situation(talk, None, policy), NOTHING)
+    plan = at_once(planner.planning(situation(talk, None, policy), NOTHING))
     assert isinstance(plan, planner.Plan)
     view = apply(talk, plan.edits)
     assert [message.role for message in view.history] == ["user", "assistant", "tool"]

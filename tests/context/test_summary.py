@@ -6,6 +6,7 @@ import pytest
 
 from proxy.context import summary, view
 from proxy.context.edits import Cut
+from proxy.context.steps import at_once
 from proxy.context.summary import Given, Order, Rejected
 from tests.context.histories import read
 from tests.context.test_transcript import source_of
@@ -15,7 +16,10 @@ def ordered(
     *messages: Mapping[str, object], previous: str = "", item: int = 4000, room: float | None = None
 ) -> Order:
     system = summary.instructions("", 300, previous)
-    return summary.order(source_of(*messages), previous, system=system, item_characters=item, room=room)
+    ordering = summary.ordering(
+        source_of(*messages), previous, system=system, item_characters=item, room=room
+    )
+    return at_once(ordering)
 
 
 CALL = {

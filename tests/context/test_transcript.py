@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context import transcript
+from proxy.context.steps import at_once
 from proxy.context.tokens import message_size
 from proxy.context.transcript import Clipping, Source
 from tests.context.histories import read
@@ -18,11 +19,15 @@ Fields = Mapping[str, object]
 
 def source_of(*messages: Fields) -> Source:
     history = read(messages).history
-    return Source(history, tuple(message_size(each, count, "") for each in history))
+    return at_once(transcript.source(history, [message_size(each, count, "") for each in history]))
+
+
+def fitting(source: Source, item: int, room: float | None) -> Clipping:
+    return at_once(transcript.fitting(source, item, room))
 
 
 def shown(source: Source, room: float | None = None, item: int = 4000) -> str:
-    return transcript.written(source, transcript.fitting(source, item, room), room)
+    return at_once(transcript.written(source, fitting(source, item, room), room))
 
 
 def said(text: str) -> Fields:
@@ -51,15 +56,17 @@ def test_every_message_stays_in_a_transcript_that_had_to_be_clipped() -> None:
 def test_the_output_of_tools_is_clipped_before_what_was_said() -> None:
     messages = [said("w" * 3000), result("o" * 3000)]
     source = source_of(*messages)
-    clipping = transcript.fitting(source, 4000, 1200)
+    clipping = fitting(source, 4000, 1200)
     assert clipping.texts == 4000
     assert 200 <= clipping.outputs < 3000
-    deeper = transcript.fitting(source, 4000, 300)
+    deeper = fitting(source, 4000, 300)
     assert (deeper.outputs, deeper.texts < 3000) == (200, True)
-    deepest = transcript.fitting(source, 4000, 80)
+    deepest = fitting(source, 4000, 80)
     assert (deepest.texts, deepest.outputs < 200) == (200, True)
-    assert transcript.fitting(source, 4000, 50) == Clipping(200, 0)
-    assert "[tool result]  [3000 characters not shown]" in transcript.written(source, Clipping(200, 0), None)
+    assert fitting(source, 4000, 50) == Clipping(200, 0)
+    assert "[tool result]  [3000 characters not shown]" in at_once(
+        transcript.written(source, Clipping(200, 0), None)
+    )
 
 
 def parts_of(source: Source, room: float, most: int) -> list[tuple[int, int]]:
@@ -67,7 +74,7 @@ def parts_of(source: Source, room: float, most: int) -> list[tuple[int, int]]:
     ranges: list[tuple[int, int]] = []
     start = 0
     while start < len(source.messages):
-        rest = Source(source.messages[start:], source.sizes[start:])
+        rest = Source(source.messages[start:], source.measured[start:])
         taken = transcript.part(rest, range(1, len(rest.messages)), room, most - len(ranges), 4000)
         ranges.append((start, start + taken))
         start += taken

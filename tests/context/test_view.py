@@ -11,8 +11,8 @@ from hypothesis import given
 from proxy.context import invariants
 from proxy.context.conversation import Conversation, read_message
 from proxy.context.edits import NOTHING, Blanked, Cut, Edits, Shortened, SummaryRole
-from proxy.context.view import apply, keeps, with_text
-from tests.context.histories import conversations, read
+from proxy.context.view import keeps, with_text
+from tests.context.histories import apply, conversations, read
 
 
 @given(conversations())

@@ -1,4 +1,7 @@
-"""The ways of making a view smaller: one file each, and this table. The engine names none of them."""
+"""The ways of making a view smaller: one file each, and this table. The engine names none of them.
+
+What goes through the texts or the messages one by one does so in steps; a pass over numbers is none.
+"""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -6,17 +9,18 @@ from typing import Final
 
 from proxy.context.edits import Edits
 from proxy.context.situation import NeedSummary, Situation
+from proxy.context.steps import Steps, in_one
 from proxy.context.strategies import drop, elide, images, shorten, summarize
 
-Strategy = Callable[[Situation, Edits], Edits | NeedSummary]
+Strategy = Callable[[Situation, Edits], Steps[Edits | NeedSummary]]
 
 STRATEGIES: Final[Mapping[str, Strategy]] = MappingProxyType(
     {
-        "images": images.plan,
-        "elide": elide.plan,
-        "summarize": summarize.plan,
-        "drop": drop.plan,
-        "shorten": shorten.plan,
+        "images": in_one(images.plan),
+        "elide": elide.planning,
+        "summarize": in_one(summarize.plan),
+        "drop": in_one(drop.plan),
+        "shorten": shorten.planning,
     }
 )
 

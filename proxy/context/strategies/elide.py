@@ -15,6 +15,7 @@ from proxy.context import names, pins
 from proxy.context.conversation import TOOL_RESULTS
 from proxy.context.edits import Edits, Rewrite
 from proxy.context.situation import Situation
+from proxy.context.steps import Pace, Steps
 
 LONGEST_NAME = 64
 """Characters of a tool's name in a marker."""
@@ -23,20 +24,29 @@ LONGEST_MARKER = 4000
 """Characters; a longer text is not taken for a marker, which also bounds the matching."""
 
 
-def plan(situation: Situation, edits: Edits) -> Edits:
+_MARKED = 30.0
+"""Microseconds in which a result is looked at and its marker is counted."""
+
+
+def planning(situation: Situation, edits: Edits) -> Steps[Edits]:
     """More results elided, until the view is within the target or nothing is left to elide."""
     assert situation.limits is not None
+    known, pace = pattern(situation.policy.elide.marker), Pace()
     excess = situation.tokens(edits) - situation.limits.target
     each = situation.message_tokens(edits)
-    done = {rewrite.index: rewrite for rewrite in edits.rewrites}
+    history, done = situation.conversation.history, {rewrite.index: rewrite for rewrite in edits.rewrites}
     for index in _candidates(situation, edits):
         if excess <= 0:
             break
+        if index in done:
+            continue
         text = marker(situation, index)
         saving = each[index] - situation.rewritten_tokens(index, text)
-        if index not in done and saving > 0 and not is_marker(situation, index):
+        if saving > 0 and not is_marker(history[index].text, known):
             done[index] = Rewrite(index, text, "elide")
             excess -= saving
+        if pace.is_over(_MARKED):
+            yield
     return replace(edits, rewrites=tuple(done[index] for index in sorted(done)))
 
 
@@ -53,17 +63,19 @@ def marker(situation: Situation, index: int) -> str:
     return f"{TOOL_RESULTS} {text}" if result.role == "user" else text
 
 
-def is_marker(situation: Situation, index: int) -> bool:
-    """Whether the result is an elision marker already, for instance of another proxy in front."""
-    text = situation.conversation.history[index].text
-    if len(text) > LONGEST_MARKER:
-        return False
+def is_marker(text: str, known: re.Pattern[str]) -> bool:
+    """Whether a result is an elision marker already, for instance of another proxy in front."""
+    return len(text) <= LONGEST_MARKER and known.fullmatch(text) is not None
+
+
+def pattern(template: str) -> re.Pattern[str]:
+    """What a marker of this template looks like, with names behind it or without."""
     pieces = [
         re.escape(literal) + (".*?" if field is not None else "")
-        for literal, field, _, _ in Formatter().parse(situation.policy.elide.marker)
+        for literal, field, _, _ in Formatter().parse(template)
     ]
-    pattern = f"(?:{TOOL_RESULTS} )?" + "".join(pieces) + rf"(?:{re.escape(names.NAMED_IN)}.*\.\])?"
-    return re.fullmatch(pattern, text) is not None
+    with_names = rf"(?:{re.escape(names.NAMED_IN)}.*\.\])?"
+    return re.compile(f"(?:{TOOL_RESULTS} )?" + "".join(pieces) + with_names)
 
 
 def _candidates(situation: Situation, edits: Edits) -> Iterator[int]:
@@ -77,4 +89,5 @@ def _candidates(situation: Situation, edits: Edits) -> Iterator[int]:
 
 def _plain(name: str) -> str:
     """A tool's name without line breaks and control characters, bounded."""
-    return "".join(c for c in name if c.isprintable())[:LONGEST_NAME]
+    plain = name if name.isprintable() else "".join(c for c in name if c.isprintable())
+    return plain[:LONGEST_NAME]

@@ -7,34 +7,53 @@ down to one length, so the largest lose most and small ones nothing. What is pin
 already is left alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.context import clip, pins, view
 from proxy.context.edits import Edits, Shortened
 from proxy.context.situation import Limits, Situation
+from proxy.context.steps import Pace, Steps
 
 _TRIES = 8
 """Lengths that are tried for one kind: the first by the average tokens a character, each further one shorter."""
 
 Kind = tuple[Callable[[Situation, int], bool], Callable[[Limits], int]]
 
+Texts = Mapping[int, tuple[int, ...]]
+"""The index of a message -> the lengths of its texts that can be shortened."""
 
-def plan(situation: Situation, edits: Edits) -> Edits:
+_READ, _READ_BYTE, _TRIED = 2.0, 0.005, 4.0
+"""Microseconds in which these lengths are found, and for each byte of the message, and in which it is told what a
+length comes to."""
+
+
+def planning(situation: Situation, edits: Edits) -> Steps[Edits]:
     """Texts shortened until the view fits; a plan whose messages have not been measured yet is a proposal."""
     if situation.limits is None:
         return edits
     best = edits
     goal = min(situation.limits.trigger, situation.limits.budget)
+    everything = yield from _all_texts(situation, edits)
     for belongs, endures in _KINDS:
         if situation.tokens(best) <= endures(situation.limits):
             break
         # Anew, not from what the narrower kind gave: what it took from small texts may not be needed now.
-        indices = [index for index in _left(situation, edits) if belongs(situation, index)]
-        best = _brought_down(situation, edits, indices, goal)
-        if situation.unsized(best):
+        texts = {index: lengths for index, lengths in everything.items() if belongs(situation, index)}
+        best = yield from _brought_down(situation, edits, texts, goal)
+        if (yield from situation.making(best)):
             break
     return best
+
+
+def _all_texts(situation: Situation, edits: Edits) -> Steps[Texts]:
+    pace, texts = Pace(), dict[int, tuple[int, ...]]()
+    for index in _left(situation, edits):
+        message = situation.conversation.history[index]
+        texts[index] = view.clippable(message)
+        if pace.is_over(_READ + len(message.raw) * _READ_BYTE):
+            yield
+    return texts
 
 
 def _is_result(situation: Situation, index: int) -> bool:
@@ -73,46 +92,52 @@ def _left(situation: Situation, edits: Edits) -> Iterator[int]:
             yield index
 
 
-def _brought_down(situation: Situation, edits: Edits, indices: Sequence[int], goal: int) -> Edits:
-    """These messages at one length that brings the view to the goal; at the least length where none does."""
+def _brought_down(situation: Situation, edits: Edits, texts: Texts, goal: int) -> Steps[Edits]:
+    """These texts at one length that brings the view to the goal; at the least length where none does."""
     # Levels are worked out from whole texts, also where some are shortened already.
-    bare = replace(edits, shortened=())
+    bare, pace = replace(edits, shortened=()), Pace()
     best, saving = edits, situation.tokens(bare) - situation.tokens(edits)
     for _ in range(_TRIES):
         excess = situation.tokens(best) - goal
         if excess <= 0:
             break
+        if pace.is_over(_TRIED * len(texts)):
+            yield
         saving += excess + goal // 64  # each try saves what the one before missed, and a little more
-        best = _shortened(situation, edits, indices, _level(situation, bare, indices, saving))
-        if situation.unsized(best):
+        level = yield from _level(situation, bare, texts, saving)
+        best = _shortened(edits, texts, level)
+        if pace.is_over(_TRIED * len(texts)):
+            yield
+        if (yield from situation.making(best)):
             break
     return best
 
 
-def _level(situation: Situation, edits: Edits, indices: Sequence[int], excess: int) -> int:
+def _level(situation: Situation, edits: Edits, texts: Texts, excess: int) -> Steps[int]:
     """The length in characters at which these texts would have lost so many tokens, at their average rate."""
-    texts = list(_texts(situation, edits, indices))
-    low, high = clip.LEAST, max((length for length, _ in texts), default=clip.LEAST)
+    rated, pace = list(_rated(situation, edits, texts)), Pace()
+    low, high = clip.LEAST, max((length for length, _ in rated), default=clip.LEAST)
     while low < high:
         middle = (low + high + 1) // 2
-        saved = sum((length - middle) * rate for length, rate in texts if length > middle)
+        saved = sum((length - middle) * rate for length, rate in rated if length > middle)
         low, high = (middle, high) if saved >= excess else (low, middle - 1)
+        if pace.is_over(len(rated) / 10):
+            yield
     return low
 
 
-def _texts(situation: Situation, edits: Edits, indices: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """The length of each text that can be shortened, and its message's tokens a character."""
+def _rated(situation: Situation, edits: Edits, texts: Texts) -> Iterator[tuple[int, float]]:
+    """The length of each text that is not short already, and its message's tokens a character."""
     each = situation.message_tokens(edits)
-    for index in indices:
-        lengths = view.clippable(situation.conversation.history[index])
+    for index, lengths in texts.items():
         rate = each[index] / max(1, sum(lengths))
         yield from ((length, rate) for length in lengths if length > clip.LEAST)
 
 
-def _shortened(situation: Situation, edits: Edits, indices: Sequence[int], limit: int) -> Edits:
+def _shortened(edits: Edits, texts: Texts, limit: int) -> Edits:
     limits = {each.index: each.limit for each in edits.shortened}
-    for index in indices:
-        if max(view.clippable(situation.conversation.history[index])) > limit:
+    for index, lengths in texts.items():
+        if max(lengths) > limit:
             limits[index] = min(limit, limits.get(index, limit))
     shortened = tuple(Shortened(index, limits[index]) for index in sorted(limits))
     return replace(edits, shortened=shortened) if shortened != edits.shortened else edits
