@@ -8,6 +8,7 @@ nothing else; the log goes to standard error.
 import argparse
 import asyncio
 import contextlib
+import difflib
 import gc
 import os
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from proxy import __version__
+from proxy import __version__, stores
 from proxy.cli import compact, measure
 from proxy.cli.requests import requests_in
 from proxy.config import Config, Flags, LogFormat, LogLevel, LogOptions, describe, load, schema
@@ -56,9 +57,9 @@ QUIET: Final = LogOptions(LogLevel.WARNING, LogFormat.AUTO)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the process's exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(_with_default_command(words))
-    command: Callable[[argparse.Namespace], int] = options.run
     try:
+        options = _parser().parse_args(_with_default_command(words))
+        command: Callable[[argparse.Namespace], int] = options.run
         return command(options)
     except ConfigError as invalid:
         print(invalid, file=sys.stderr)
@@ -69,10 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_default_command(words: list[str]) -> list[str]:
-    """`serve` is meant where no command is named."""
-    if words and (words[0] in COMMANDS or words[0] in ("-h", "--help", "--version")):
+    """`serve` is meant where no command is named. Raises `ConfigError` for a word that is none."""
+    first = words[0] if words else ""
+    if first in COMMANDS or first in ("-h", "--help", "--version"):
         return words
-    return ["serve", *words]
+    if not first or first.startswith("-"):
+        return ["serve", *words]
+    near = difflib.get_close_matches(first, COMMANDS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}."
+    raise ConfigError(f"transom: there is no command {first}; {hint}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -188,7 +194,9 @@ def _settle_collector() -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    print(describe(_configuration(options)), end="")
+    config = _configuration(options)
+    stores.check(config.store.reveal())
+    print(describe(config), end="")
     return 0
 
 

@@ -65,6 +65,15 @@ def test_every_mistake_of_a_file_is_named_with_its_line(tmp_path: Path) -> None:
     assert "did you mean connect_timeout" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("chekc", "did you mean check?"), ("xyz", "there are serve, check, schema, measure, compact, demo.")],
+)
+def test_a_command_that_does_not_exist_is_told_with_the_nearest_one(word: str, hint: str) -> None:
+    done = transom(word, "--upstream", "http://127.0.0.1:9/v1")
+    assert (done.returncode, done.stderr) == (2, f"transom: there is no command {word}; {hint}\n")
+
+
 @pytest.mark.parametrize("words", [["serve"], [], ["check"], ["--listen", "127.0.0.1:0"]])
 def test_without_an_upstream_nothing_starts_and_the_way_out_is_named(words: Sequence[str]) -> None:
     done = transom(*words)

@@ -163,6 +163,21 @@ async def test_the_endpoint_tells_what_a_request_then_does() -> None:
     assert answer.header("x-context-actions") == found["plan"]["actions"]
 
 
+@pytest.mark.parametrize("endpoint", ["/-/measure", "/-/compact"])
+async def test_a_bare_list_of_messages_is_a_request_too(endpoint: str) -> None:
+    whole = json.loads(body(*chat(2)))
+    async with (
+        ScriptedUpstream() as upstream,
+        proxied(upstream.base_url, policy=DROPS) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        alone = await client.post(endpoint, json.dumps(whole["messages"]).encode())
+        named = await client.post(endpoint, json.dumps({**whole, "model": ""}).encode())
+    assert (alone.status, named.status) == (200, 200)
+    found, other = alone.json(), named.json()
+    assert found | {"side_calls": []} == other | {"side_calls": []}
+
+
 async def test_a_models_name_that_cannot_be_written_harms_no_endpoint() -> None:
     odd = body(*chat(2), model="half a pair: \ud83d")
     async with (

@@ -121,6 +121,10 @@ def test_the_installed_command_serves_with_its_page(command: Path) -> None:
     [
         (["demo"], "pip install 'transom[demo]'"),
         (["--upstream", "http://127.0.0.1:9/v1", "--store", "redis://127.0.0.1:9/0"], "pip install redis"),
+        (
+            ["check", "--upstream", "http://127.0.0.1:9/v1", "--store", "redis://127.0.0.1:9/0"],
+            "pip install redis",
+        ),
     ],
 )
 def test_what_is_not_installed_is_told_in_one_line_with_the_remedy(

@@ -53,11 +53,9 @@ def read_all(requests: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, ChatR
 
 def _as_request(text: bytes, model: str) -> bytes:
     """A request with these messages where the text is a list. Raises NotJSON."""
-    if not text.startswith(b"["):
-        rawjson.members(text)
-        return text
-    rawjson.elements(text)
-    return rawjson.replace(b"{}", {"model": rawjson.encode(model), "messages": text})
+    request = chat.with_messages(text, model)
+    rawjson.members(request)
+    return request
 
 
 def terms(request: ChatRequest, config: Config, tokenizer: Measures) -> Terms:

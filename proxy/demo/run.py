@@ -65,7 +65,7 @@ async def show(url: str, server: DemoUpstream, steps: int, out: TextIO) -> int:
         print(_MISSING_CLIENT, file=sys.stderr)
         return 1
     print(
-        f"An agent of {steps} steps, a window of {server.window} tokens, Transom at {url} in between.\n",
+        f"An agent of {steps} steps, a window of {server.window} tokens, Transom at {url} in between.\n{_COLUMNS}",
         file=out,
     )
     print(_HEADING, file=out)
@@ -182,6 +182,14 @@ TOOLS: Final = (
 
 UNCOUNTED: Final = "-"
 """Stands for the tokens of a request that is so small that it was sent before it was counted."""
+
+_COLUMNS: Final = """
+original   tokens of what the agent sent, its whole history, as Transom estimates them
+forwarded  the same of what Transom sent on; - for a request so small that it was sent before it was counted
+counted    tokens that the upstream itself counted of it
+done       elide, summarize, drop: messages so far that a statement or a summary stands for, or that are left out;
+           include_usage: the stream's usage was asked for, and taken out of the answer
+"""
 
 _HEADING: Final = (
     f"{'#':>3}  {'answer':6}  {'original':>8}  {'forwarded':>9}  {'counted':>8}  {'status':>6}  what was done\n"

@@ -69,8 +69,8 @@ class Asked:
 
 
 def is_own(path: str) -> bool:
-    """Whether a path is one of ours rather than the upstream's."""
-    return path.startswith(PREFIX)
+    """Whether a path is one of ours rather than the upstream's; the page is also found without its last slash."""
+    return path.startswith(PREFIX) or path == _PAGE
 
 
 def is_for_all(path: str) -> bool:
@@ -85,7 +85,7 @@ def is_polled(path: str) -> bool:
 
 def is_page(path: str) -> bool:
     """Whether this is the page itself: it tells nothing, and a browser that goes there has no way to send a token."""
-    return path == PREFIX
+    return path in (PREFIX, _PAGE)
 
 
 async def answer(method: str, asked: Asked, client: Downstream) -> None:
@@ -132,7 +132,9 @@ async def _events(asked: Asked) -> Reply:
 
 
 async def _page(asked: Asked) -> Reply:
-    """The page, which asks for all else itself."""
+    """The page, which asks for all else itself, by paths that begin where it stands."""
+    if asked.path == _PAGE:
+        return Reply(308, b"", fields=b"Location: %b\r\n" % PREFIX.encode())
     return Reply(200, page.DOCUMENT, page.CONTENT_TYPE, page.FIELDS)
 
 

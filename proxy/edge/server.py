@@ -21,6 +21,7 @@ from structlog.typing import FilteringBoundLogger
 
 from proxy.config import Config, ModelRule, Tenant
 from proxy.context.policy import Mode
+from proxy.context.rawjson import NotJSON
 from proxy.context.reader import Reader
 from proxy.context.tokens import encoding_for
 from proxy.edge import admin, encodings, headers, tunnel
@@ -248,23 +249,33 @@ class Server:
         return await compacted(compact(request, terms), visit.site.around, visit.origin, who)
 
     async def _handed_in(self, visit: Visit) -> ChatRequest:
-        """The chat request that an endpoint of ours is asked about. Raises NoChatRequest and BodyTooLarge."""
+        """The chat request, or list of messages, that an endpoint of ours is asked about.
+
+        Raises NoChatRequest and BodyTooLarge.
+        """
         try:
-            _, request = await self._read(visit, await self._whole_body(visit))
-        except (Undecodable, NotManaged) as odd:
+            _, request = await self._read(visit, await self._whole_body(visit), chat.with_messages)
+        except (Undecodable, NotManaged, NotJSON) as odd:
+            reason = "not_json" if isinstance(odd, NotJSON) else odd.reason
             raise NoChatRequest(
-                f"This body is no chat request ({odd.reason}): send what you would send to /chat/completions."
+                f"This body is no chat request ({reason}): send what you would send to /chat/completions, or the list"
+                " of its messages."
             ) from odd
         self._turn(visit, request.model)
         return request
 
     # --- managed ----------------------------------------------------------------------------------------------
 
-    async def _read(self, visit: Visit, body: bytes) -> tuple[Received, ChatRequest]:
-        """The body as it can be read, and the request in it. Raises Undecodable and NotManaged."""
+    async def _read(
+        self, visit: Visit, body: bytes, form: Callable[[bytes], bytes] = bytes
+    ) -> tuple[Received, ChatRequest]:
+        """The body as it can be read, and the request in it; `form` makes one of what was sent.
+
+        Raises Undecodable and NotManaged.
+        """
         codings = headers.codings(visit.origin.fields)
         received = await encodings.received(body, codings, self._config.max_body)
-        return received, await in_turns(chat.reading(received.plain, self._reader))
+        return received, await in_turns(chat.reading(form(received.plain), self._reader))
 
     async def _manage(self, visit: Visit) -> None:
         visit.body = body = await self._whole_body(visit)

@@ -6,9 +6,11 @@ opened, or is `StoreUnavailable` later.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Final
 
+from proxy.errors import ConfigError
 from proxy.stores.memory import open_memory
 from proxy.stores.protocol import Bounds, Opened, Store, Tell
 from proxy.stores.sqlite import open_sqlite
@@ -18,10 +20,9 @@ __all__ = ["OPENERS", "Bounds", "Opened", "Store", "Tell", "open_store"]
 
 async def _open_redis(url: str, bounds: Bounds, tell: Tell) -> Opened:
     """Its client is an extra, and takes a fifth of a second to import: whoever does not use it does without."""
-    try:
-        from proxy.stores.redis import open_redis  # noqa: PLC0415
-    except ImportError:
-        from proxy.stores.redis_missing import open_redis  # noqa: PLC0415
+    check(url)
+    from proxy.stores.redis import open_redis  # noqa: PLC0415
+
     return await open_redis(url, bounds, tell)
 
 
@@ -29,6 +30,15 @@ OPENERS: Final[Mapping[str, Callable[[str, Bounds, Tell], Awaitable[Opened]]]] =
     {"memory": open_memory, "sqlite": open_sqlite, "redis": _open_redis, "rediss": _open_redis}
 )
 """How to open a store, by the scheme of its URL."""
+
+
+def check(url: str) -> None:
+    """Raises `ConfigError` where what a store at this URL needs is not installed."""
+    if url.startswith("redis") and find_spec("redis") is None:
+        raise ConfigError(
+            "store: the package redis, which a redis:// or rediss:// store needs, is not installed;"
+            " install it with: pip install redis"
+        )
 
 
 @asynccontextmanager

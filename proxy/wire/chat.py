@@ -105,6 +105,13 @@ def model_in(body: bytes) -> str:
     return _name(body[named[0].start : named[0].stop]) if len(named) == 1 else ""
 
 
+def with_messages(text: bytes, model: str = "") -> bytes:
+    """A request with these messages where the text is a list of them; else the text. Raises `NotJSON`."""
+    if not text.lstrip().startswith(b"[") or not rawjson.elements(text):
+        return text
+    return rawjson.object_of({"model": rawjson.encode(model), "messages": text.strip()})
+
+
 def read(body: bytes, reader: Reader) -> ChatRequest:
     """The request in a body, read without a pause. Raises `NotManaged`."""
     return at_once(reading(body, reader))

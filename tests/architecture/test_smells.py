@@ -278,7 +278,7 @@ def _is_late_command(where: Module, node: ast.Import | ast.ImportFrom) -> bool:
     late = {
         "proxy.__main__": ("proxy.demo",),
         "proxy.edge.service": ("proxy.edge.tracing",),
-        "proxy.stores": ("proxy.stores.redis", "proxy.stores.redis_missing"),
+        "proxy.stores": ("proxy.stores.redis",),
     }
     return isinstance(node, ast.ImportFrom) and node.module in late.get(where.name, ())
 

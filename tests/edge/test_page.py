@@ -47,6 +47,9 @@ async def test_the_page_is_one_document_that_may_run_nothing_but_its_own_script(
         head = await client.request("HEAD", "/-/")
         assert (head.status, head.body) == (200, b"")
         assert (await client.post("/-/", {})).status == 405
+        slip = await client.get("/-")
+        assert (slip.status, slip.header("location")) == (308, "/-/")
+        assert not upstream.requests, "and nothing of it goes on"
     policy = answer.header("content-security-policy") or ""
     text = answer.body.decode()
     for tag, directive in (("script", "script-src"), ("style", "style-src")):
