@@ -51,6 +51,25 @@ def test_a_server_of_this_machine_is_known_by_its_address(folder: Path, url: str
     assert is_on_this_machine(url) is expected
 
 
+@pytest.mark.parametrize(
+    ("main", "given", "seconds"),
+    [
+        ("http://127.0.0.1:8080/v1", "{}", 120),
+        ("http+unix://%2Frun%2Fllama.sock/v1", "{}", 120),
+        ("https://api.example.com/v1", "{}", 30),
+        ("https://api.example.com/v1", "{base_url: 'http://localhost:8081/v1'}", 120),
+        ("http://127.0.0.1:8080/v1", "{base_url: 'https://api.example.com/v1'}", 30),
+        ("http://127.0.0.1:8080/v1", "{deadline: 7s}", 7),
+        ("https://api.example.com/v1", "{deadline: 3m}", 180),
+    ],
+)
+def test_b26_a_summary_is_waited_for_longer_where_a_server_of_this_machine_writes_it_unless_it_is_said_how_long(
+    folder: Path, main: str, given: str, seconds: float
+) -> None:
+    config = read(folder, f"upstream: {{base_url: '{main}'}}\nside_calls: {given}")
+    assert config.side_calls.patience(config.upstream.base_url) == seconds
+
+
 def test_b102_the_environments_proxies_are_trusted_only_on_demand(folder: Path) -> None:
     assert not read(folder, UPSTREAM).upstream.trust_env
     assert read(folder, f"upstream: {{base_url: '{URL}', trust_env: true}}").upstream.trust_env

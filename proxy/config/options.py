@@ -277,7 +277,8 @@ SIDE_CALLS: Final = Section(
         Option(
             "deadline",
             kinds.DURATION,
-            "How long a request waits for its summary, all attempts together; then it goes on without.",
+            "How long a request waits for its summary, all attempts together; then it goes on without. Left out means"
+            " 2m where a server on this machine writes it, and 30s elsewhere.",
             "Raise it for a slow model, lower it for impatient clients.",
         ),
         Option(

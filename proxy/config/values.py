@@ -285,11 +285,17 @@ class SideCallLimits:
     tenant_tokens: int | None = None
 
 
+PATIENCE_ELSEWHERE: Final = 30.0
+PATIENCE_HERE: Final = 120.0
+"""Seconds that a request waits for a summary. Without a GPU a small model reads 250 tokens a second at best, so that a
+few thousand take longer than a client would wait for a server elsewhere; and clients give up after five minutes."""
+
+
 @dataclass(frozen=True, slots=True)
 class SideCalls:
     """The proxy's own requests for a summary. None = as the main call: its upstream, credential, model.
 
-    deadline          seconds that a request waits for its summary, all attempts together
+    deadline          seconds that a request waits for its summary, all attempts together; None = see `patience`
     attempts          tries within the deadline
     base_url, api_key with a base_url of its own a side call carries this api_key or none, never the client's
     reasoning_effort  sent as it is; None = not sent
@@ -297,7 +303,7 @@ class SideCalls:
     stall             seconds that a stream may be silent once it has begun
     """
 
-    deadline: float = 30.0
+    deadline: float | None = None
     attempts: int = 2
     base_url: str | None = None
     api_key: Secret | None = None
@@ -308,6 +314,12 @@ class SideCalls:
     prompt_file: PromptFile | None = None
     per_hour: SideCallLimits = SideCallLimits()
     tls: Tls = Tls()
+
+    def patience(self, main: str) -> float:
+        """The deadline, where main calls go to this URL: unless one is given, longer for a server of this machine."""
+        if self.deadline is not None:
+            return self.deadline
+        return PATIENCE_HERE if is_on_this_machine(self.base_url or main) else PATIENCE_ELSEWHERE
 
     @property
     def shares_cache(self) -> bool:

@@ -108,7 +108,7 @@ async def opened(made_of: Spec, parts: Parts, tracing: "Tracing | None" = None) 
             spending=Spending(side_calls.per_hour, clock),
             prepares=_has_room_for_side_calls(made_of),
             # The last second is for a call that waits behind others, or on the store.
-            waits=Waits(patience=side_calls.deadline + LAST_SECOND),
+            waits=Waits(patience=side_calls.patience(options.base_url) + LAST_SECOND),
         )
         stack.push_async_callback(summaries.close)
         questions = Questions(upstream, base, key)

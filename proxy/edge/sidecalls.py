@@ -68,6 +68,7 @@ class SideCaller:
     ) -> None:
         self._upstream = upstream
         self._options = options
+        self._patience = options.patience(main.origin)
         self._main = main
         self._key = key
         self._pause = pause
@@ -75,10 +76,10 @@ class SideCaller:
     async def ask(
         self, body: bytes, origin: Origin, mode: SummaryMode = SummaryMode.TRANSCRIPT
     ) -> Answered | SideCallFailed:
-        """Make the call with this body, which asks in this mode; at most `attempts` tries and never longer than
-        `deadline` (seconds).
+        """Make the call with this body, which asks in this mode; at most `attempts` tries and never beyond its
+        deadline.
         """
-        deadline = asyncio.get_running_loop().time() + self._options.deadline
+        deadline = asyncio.get_running_loop().time() + self._patience
         failed = SideCallFailed("timeout")
         try:
             async with asyncio.timeout_at(deadline):

@@ -19,7 +19,8 @@ from tests.peers.upstream import Answer, Cut, StrictUpstream, json_answer, marke
 
 CHAT = "/v1/chat/completions"
 POLICY = ModelPolicy(window=2000, reserve_output=200, summary=SummaryPolicy(prepare_at=0))
-PATIENT = SideCalls(deadline=20.0)
+PATIENCE = 20.0
+PATIENT = SideCalls(deadline=PATIENCE)
 HASTY = SideCalls(deadline=0.2, attempts=2)
 
 
@@ -117,7 +118,7 @@ async def test_b111_a_side_call_that_breaks_blocks_no_later_request_and_no_other
             if not leaves:
                 assert (await client.read()).status == 200
         await told(proxy, "side_call")
-        async with asyncio.timeout(PATIENT.deadline / 2):
+        async with asyncio.timeout(PATIENCE / 2):
             again = await post(proxy.url, talk(12))
             other = await post(proxy.url, talk(12), ("Authorization", "Bearer another"))
         assert (again.status, other.status) == (200, 200)
