@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from benchmarks.speed.options import Options
@@ -25,6 +25,17 @@ from benchmarks.speed.upstream import completion
 
 LITELLM: Final = "litellm[proxy]==1.106.12"
 """The version that figures are of: another one is another subject."""
+
+LITELLM_SETTINGS: Final = {"dangerously_permit_weak_or_unset_master_key": True}
+"""Its `general_settings` without keys and a database."""
+
+LITELLM_ENVIRONMENT: Final = MappingProxyType(
+    {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_MODE": "PRODUCTION",
+        "LITELLM_LOG": "ERROR",
+    }
+)
 
 LITELLM_FOLDER: Final = ROOT / ".venv-litellm"
 
@@ -147,16 +158,11 @@ class Stage:
         behind = {"model": "openai/bench", "api_base": f"http://{HOST}:{upstream.port}/v1", "api_key": "none"}
         config = {
             "model_list": [{"model_name": "bench", "litellm_params": behind}],
-            "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},
+            "general_settings": LITELLM_SETTINGS,
         }
         file = self._written("litellm.yaml", json.dumps(config))
         command = (str(executable), "--config", str(file), "--host", HOST, "--port", str(port))
-        added = {
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            "LITELLM_MODE": "PRODUCTION",
-            "LITELLM_LOG": "ERROR",
-        }
-        return self._started("litellm", command, port, self._core, added)
+        return self._started("litellm", command, port, self._core, LITELLM_ENVIRONMENT)
 
     # --- how they are started ---------------------------------------------------------------------------------
 

@@ -369,17 +369,17 @@ class Observer:
         self.finished = self.finished or frame.finishes()
         self.started = self.started or failed or frame.starts()
         self.usage = frame.find_usage() or self.usage
-        return frame.choices == [] and frame.usage is not None and not failed
+        return frame.usage is not None and not failed and _says_nothing(frame.choices)
 
 
 class UsageFilter(Observer):
     """An observer that takes out the usage-only events, for a client that did not ask for them (B83).
 
-    A usage-only event is one whose data is a JSON object with an empty list of `choices`, a `usage` that is
-    not null, and no error. It goes with its `event:`, `id:` and other fields and with its blank line; comment
-    lines inside it stay. So does every byte outside: usage beside choices, `[DONE]`, and the `"usage":null`
-    that OpenAI puts into each other chunk. Whatever else the server says in a usage-only event goes with it
-    (llama.cpp: `timings`).
+    A usage-only event is one whose data is a JSON object with an empty list of `choices`, or one of choices that
+    have an empty `delta` and nothing else (LiteLLM's proxy), a `usage` that is not null, and no error. It goes with
+    its `event:`, `id:` and other fields and with its blank line; comment lines inside it stay. So does every byte
+    outside: usage beside choices, `[DONE]`, and the `"usage":null` that OpenAI puts into each other chunk. Whatever
+    else the server says in a usage-only event goes with it (llama.cpp: `timings`).
 
     Bytes are held back while they are an unfinished event, of which a client could make nothing either.
     Comment lines before an event, whole events and oversize ones (these are no usage-only events) are
@@ -475,6 +475,16 @@ def _decode(data: bytes) -> _Frame | None:
 
 def _member(value: object, key: str) -> object:
     return value.get(key) if isinstance(value, dict) else None
+
+
+def _says_nothing(choices: object) -> bool:
+    """Whether there is no choice, or none that gives or ends anything."""
+    return isinstance(choices, list) and all(
+        isinstance(choice, dict)
+        and choice.get("delta") == {}
+        and all(value is None for key, value in choice.items() if key not in ("index", "delta"))
+        for choice in choices
+    )
 
 
 def _says_something(choice: object) -> bool:

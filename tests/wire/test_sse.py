@@ -24,6 +24,7 @@ NULLS = b'{"choices":[{"delta":{"content":"a"},"finish_reason": null}],"usage":n
 STOP = b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
 BOTH = b'{"choices":[{"delta":{"content":"b"}}],"usage":{"prompt_tokens":9,"completion_tokens":4}}'
 USAGE = b'{"id":"c","choices":[],"usage":{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29}}'
+LITELLM = b'{"choices":[{"index":0,"delta":{}}],"usage":{"prompt_tokens":19,"completion_tokens":10}}'
 ERROR = b'{"error":{"message":"prompt too long","code":400}}'
 
 USAGE_READ = Usage(19, 10)
@@ -147,7 +148,8 @@ class Reference:
         empty = any(each.get("delta") == {"role": "assistant", "content": ""} for each in listed)
         self.started = self.started or bool(frame.get("error")) or choices is None or (told and not empty)
         self.usage = read_usage(frame.get("usage")) or self.usage
-        return choices == [] and frame.get("usage") is not None and not frame.get("error")
+        bare = choices in ([], [{"index": 0, "delta": {}}])
+        return bare and frame.get("usage") is not None and not frame.get("error")
 
     def facts(self) -> Facts:
         return self.usage, self.done, self.finished, self.error, self.frames, self.started
@@ -160,12 +162,8 @@ PAYLOADS = [
     STOP,
     BOTH,
     USAGE,
-    ERROR,
-    b"[DONE]",
-    b"{}",
-    b'{"choices":null}',
-    b'{"choices":[]}',
 ]
+PAYLOADS += [ERROR, LITELLM, b"[DONE]", b"{}", b'{"choices":null}', b'{"choices":[]}']
 PAYLOADS += [b"[]", b"null", b"{bad", b"", b" ", b'{"choices":[],\n"usage":{"prompt_tokens":7}}']
 FIELDS = [
     b"event: message",
@@ -384,10 +382,11 @@ def test_b54_cached_tokens_beside_the_prompt_reach_the_learner() -> None:
 # ----------------------------------------------------------------------------------------------- the filter
 
 
+@pytest.mark.parametrize("only", [USAGE, LITELLM])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_b83_the_usage_only_event_goes_and_the_rest_stays(end: bytes) -> None:
+def test_b83_the_usage_only_event_goes_and_the_rest_stays(end: bytes, only: bytes) -> None:
     before, after = data(ROLE, TEXT, STOP, end=end), data(b"[DONE]", end=end)
-    assert strip(before + data(USAGE, end=end) + after) == before + after
+    assert strip(before + data(only, end=end) + after) == before + after
 
 
 @pytest.mark.parametrize(
@@ -395,6 +394,8 @@ def test_b83_the_usage_only_event_goes_and_the_rest_stays(end: bytes) -> None:
     [
         BOTH,
         NULLS,
+        LITELLM.replace(b"{}", b'{},"finish_reason":"stop"'),
+        LITELLM.replace(b"{}", b'{"role":"assistant"}'),
         b'{"choices":[],"usage":null}',
         b'{"choices":[]}',
         b'{"choices":null,"usage":{"prompt_tokens":7}}',

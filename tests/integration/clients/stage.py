@@ -27,7 +27,7 @@ PATIENCE: Final = 120.0
 """Seconds that a client may take for its task."""
 
 _CONFIGURATION: Final = """
-listen: 127.0.0.1:0
+listen: 127.0.0.1:{listen}
 upstream: {{base_url: {url}, slots: 4}}
 log: {{format: json}}
 models:
@@ -151,17 +151,33 @@ def _extends(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 @asynccontextmanager
 async def staged(
-    folder: Path, *, window: int, reply: Callable[[Mapping[str, Any]], Message] | None = None, **options: Any
+    folder: Path,
+    *,
+    window: int,
+    reply: Callable[[Mapping[str, Any]], Message] | None = None,
+    listen: int = 0,
+    at: int = 0,
+    through: str = "",
+    is_told: bool = True,
+    **options: Any,
 ) -> AsyncIterator[Stage]:
-    """The proxy before a strict upstream that answers by `reply`; `options` are those of `StrictUpstream`."""
+    """The proxy before a strict upstream that answers by `reply`; `options` are those of `StrictUpstream`.
+
+    `listen` and `at` are their ports, `through` is the base URL of what stands between the two, if anything does.
+    `is_told`: the proxy's configuration says how large the window is.
+    """
     upstream = StrictUpstream(
         window=window, reply=reply, is_side_call=marked("working memory"), models=(MODEL,), **options
     )
+    upstream.port = at
     home = folder / "home"
     home.mkdir()
     config = folder / "transom.yaml"
     async with upstream:
-        config.write_text(_CONFIGURATION.format(url=upstream.base_url, window=window), encoding="utf-8")
+        written = _CONFIGURATION.format(
+            listen=listen, url=through or upstream.base_url, window=window if is_told else 0
+        )
+        config.write_text(written, encoding="utf-8")
         async with program(config) as proxy:
             yield Stage(upstream, proxy.url, home, proxy.log)
 

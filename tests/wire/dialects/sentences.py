@@ -3,6 +3,7 @@
 Rules. Each sentence stands with what it means. Wordings are the servers' own, the sizes in them are changed freely.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +38,12 @@ def said(
 OPENAI_PLAIN: Final = (
     "This model's maximum context length is 4097 tokens. However, your messages resulted in 4294 tokens. "
     "Please reduce the length of the messages."
+)
+LITELLM_WINDOW: Final = (  # as 1.106.12 said it
+    "litellm.ContextWindowExceededError: litellm.BadRequestError: ContextWindowExceededError: {} - {}\n"
+    "model=demo-model. context_window_fallbacks=None. fallbacks=None.\n\nSet 'context_window_fallback' - "
+    "https://docs.litellm.ai/docs/routing#fallbacks\n\nLiteLLM: model group 'demo-model' failed with the error "
+    "above. No fallback was attempted."
 )
 
 SENTENCES: Final = (
@@ -482,6 +489,13 @@ SENTENCES: Final = (
     said(
         "litellm",
         "litellm.ContextWindowExceededError: Hosted_vllmException - Input does not fit. Received Model Group=x",
+    ),
+    said("openai", LITELLM_WINDOW.format("OpenAIException", OPENAI_PLAIN), 4097, 4294),
+    said(
+        "openai",
+        LITELLM_WINDOW.format("Hosted_vllmException", json.dumps({"error": {"message": OPENAI_PLAIN}})),
+        4097,
+        4294,
     ),
     said("generic", "Your prompt of 9001 tokens exceeds the context window of 8192 tokens", 8192, 9001),
     said("generic", "Request rejected: the maximum context length is 8192 tokens.", 8192),
