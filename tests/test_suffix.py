@@ -155,6 +155,19 @@ def test_another_model_or_server_has_no_such_prompt_in_its_cache_and_is_shown_a_
     assert [order.mode for _, order in orders(desk)] == [SummaryMode.TRANSCRIPT]
 
 
+def test_in_a_small_window_less_is_summarised_so_that_the_answer_has_room_behind_the_prompt() -> None:
+    desk = Desk(replace(POLICY, window=2500))
+    talk = [{**message, "content": message["content"][:300]} for message in turns(60)]
+    verdicts = [desk.run(request(*talk[:stop])) for stop in range(1, len(talk), 2)]
+    behind = [order for _, order in orders(desk) if order.mode is SummaryMode.SUFFIX]
+    assert behind
+    for order in behind:
+        assert desk.count(order.body.decode()) + json.loads(order.body)["max_tokens"] < 2500
+    cuts = [verdict for verdict in verdicts if verdict.side_calls]
+    assert all(len(verdict.side_calls) == 1 for verdict in cuts), "and no second call for the rest"
+    assert all((verdict.forwarded or 0) < 0.7 * 2500 for verdict in cuts)
+
+
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_not_asked_behind() -> None:
     desk = Desk(POLICY)
     desk.run(request(*turns(40), {"role": "user", "content": "Go on."}))

@@ -9,6 +9,7 @@ is always at hand instead.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from proxy.context import cuts, summary, transcript, view
 from proxy.context.clip import clip
@@ -74,32 +75,53 @@ class Orders:
         """The order behind the forwarded prompt up to what is to be summarised; None where that does not show it, or
         leaves no room for the answer.
         """
-        conversation, limits = situation.conversation, situation.limits
         if not _shows(edits, need) or (yield from situation.making(edits)):
             return None
         told = summary.suffix_instructions(self._prompt, self._words, need.previous)
-        each = situation.message_tokens(edits)
-        lead = situation.lead_tokens(edits.cut, each) if edits.cut else 0
-        tokens = situation.fixed + lead + sum(each[edits.start : need.stop]) + summary.FRAME_TOKENS
-        if limits and tokens + self.terms.count(told) + self.most_tokens > limits.ceiling:
+        stop = self._stop_with_room(need, situation, edits, self.terms.count(told))
+        if stop is None:
             return None
-        seen = yield from view.applying(conversation, edits)
-        length = len(seen.history) - (len(conversation.history) - need.stop)
-        messages = view.ending_with(seen, length, told)
+        history = situation.conversation.history
+        seen = yield from view.applying(situation.conversation, edits)
+        length = len(seen.history) - (len(history) - stop)
         body = chat.suffix_call(
             self.request,
-            [message.raw for message in messages],
+            [message.raw for message in view.ending_with(seen, length, told)],
             max_tokens=self.most_tokens,
             stream=self.terms.streams,
             cache_key=self.cache_key,
         )
-        shown = "\n".join(map(view.source_text, seen.history[:length]))
-        place = slice(need.start, need.stop)
-        source = yield from transcript.source(conversation.history[place], situation.sizes[place])
+        source = yield from transcript.source(history[need.start : stop], situation.sizes[need.start : stop])
         given = Given(
-            source.characters + len(need.previous), shown, told, need.previous, in_sections=not self._prompt
+            source.characters + len(need.previous),
+            "\n".join(map(view.source_text, seen.history[:length])),
+            told,
+            need.previous,
+            in_sections=not self._prompt,
         )
-        return Order(chain[need.stop - 1], body, given, SummaryMode.SUFFIX)
+        return Order(chain[stop - 1], body, given, SummaryMode.SUFFIX)
+
+    def _stop_with_room(self, need: NeedSummary, situation: Situation, edits: Edits, told: int) -> int | None:
+        """How far the forwarded prompt may go to leave room for an order of so many tokens and its answer: as far as
+        the need goes, or less far where that brings the next prompt low enough too; None where neither is so.
+        """
+        limits = situation.limits
+        if limits is None:
+            return need.stop
+        each = situation.message_tokens(edits)
+        lead = situation.lead_tokens(edits.cut, each) if edits.cut else 0
+        beside = situation.fixed + lead + summary.FRAME_TOKENS + told + self.most_tokens
+        upto = list(accumulate(each[edits.start : need.stop], initial=beside))
+        stops = [stop for stop in cuts.possible(situation, edits) if need.start < stop <= need.stop]
+        fitting = [stop for stop in stops if upto[stop - edits.start] <= limits.ceiling]
+        if not fitting:
+            return None
+        block = self.most_tokens + situation.carry_tokens
+        is_enough = (
+            fitting[-1] == need.stop
+            or cuts.size_after(situation, edits, fitting[-1], block) <= limits.halfway
+        )
+        return fitting[-1] if is_enough else None
 
     @property
     def _prompt(self) -> str:
