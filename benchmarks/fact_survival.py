@@ -1,6 +1,7 @@
 """Whether a value that the agent needs again is still in the forwarded prompt, and what it costs to have it there.
 
-Run: python -m benchmarks.fact_survival [FOLDER] [--half b] [--windows 8192 16384 32768] [--only NAME ...] [--jobs 2]
+Run: python -m benchmarks.fact_survival [FOLDER] [--half b] [--windows 8192 16384 32768] [--only NAME ...]
+    [--recall 600] [--jobs 2]
 FOLDER, or TRANSOM_SHARED_DATA, holds `conversations.jsonl`, `reuse_probes.jsonl` and `qa_probes.jsonl`.
 
 A reuse probe is a value (a path, an identifier, a date) that a conversation had seen and that a later reply used again.
@@ -325,6 +326,14 @@ HEADER = (
 )
 
 
+def _recalling(spec: Spec, tokens: int) -> Spec:
+    """The same method with so many tokens of recalled passages, if it recalls at all."""
+    policy = spec.policy
+    return (
+        replace(spec, policy=replace(policy, recall=RecallPolicy(tokens))) if policy.recall.tokens else spec
+    )
+
+
 def line(window: int, name: str, kept: Kept) -> str:
     """One row of the table."""
     tally, turns = kept.tally, max(1, kept.turns)
@@ -349,13 +358,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--windows", type=int, nargs="*", default=WINDOWS, help="tokens")
     parser.add_argument("--questions", type=int, default=QUESTIONS_WINDOW, help="tokens of the chats' window")
     parser.add_argument("--only", nargs="+", choices=sorted(SPECS), help="these methods")
+    parser.add_argument("--recall", type=int, default=RECALL.tokens, help="tokens, where any are recalled")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = arguments().parse_args(argv)
-    specs = [SPECS[name] for name in options.only or SPECS]
+    specs = [_recalling(SPECS[name], options.recall) for name in options.only or SPECS]
     tasks = tasks_of(options.folder, options.half, options.windows, options.questions)
     cells = measured(tasks, specs, options.jobs)
     print(HEADER)

@@ -159,10 +159,16 @@ def written(source: Source, clipping: Clipping, room: float | None) -> Steps[str
 
 def defanged(text: str) -> str:
     """A text in which no line can pass for the fence, or for the label of another item."""
-    return _LABEL.sub("(", text).replace(FENCE, FENCE[:-1] + "-")
+    return _LABEL.sub(r"\1(", text).replace(FENCE, FENCE[:-1] + "-")
 
 
-_LABEL = re.compile(r"^\s*\[(?=(?:user|assistant|system|developer|tool|function|unknown)\b)", re.I | re.M)
+_LINE_START = r"(?:^|[\r\v\f\x1c-\x1e\x85\u2028\u2029])"
+_UNSEEN = r"[ \t\u00a0\u00ad\u1680\u2000-\u200f\u202a-\u202f\u205f-\u2064\u3000\ufeff]"
+_LABEL = re.compile(
+    rf"({_LINE_START}{_UNSEEN}*)\[(?={_UNSEEN}*(?:user|assistant|system|developer|tool|function|unknown)\b)",
+    re.I | re.M,
+)
+"""A model may take any of these for the end of a line, and sees none of what comes before the label."""
 
 
 def _texts(message: Message) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from proxy.context.conversation import Call, Conversation, Media, Message, Part,
 from proxy.context.edits import Blanked, Cut, Edits, Passage, Rewrite, Shortened, SummaryRole
 from proxy.context.steps import Pace, Steps
 
+_READ = read_message(b'{"role":"assistant","content":"I have read that."}')
+
 CHANGED, CHANGED_BYTE = 30.0, 0.01
 """Microseconds in which a message is changed, and for each of its bytes."""
 
@@ -48,12 +50,14 @@ def applying(conversation: Conversation, edits: Edits) -> Steps[Conversation]:
 def ending_with(conversation: Conversation, length: int, request: str) -> tuple[Message, ...]:
     """The first messages of a view, so many of its history, with a request behind them.
 
-    It is a user message of its own, or the end of the newest one: two in a row are refused by strict chat templates.
+    It is a user message of its own, or the end of the newest one, since strict chat templates refuse two in a row; they
+    refuse one behind a tool result, too, so there a word of the assistant's comes between.
     """
     *before, newest = (*conversation.head, *conversation.history[:length])
-    if newest.is_user:
+    if newest.role == "user":
         return (*before, _joined(newest, request, first=False))
-    return (*before, newest, _message(SummaryRole.USER, request))
+    between = (_READ,) if newest.is_result else ()
+    return (*before, newest, *between, _message(SummaryRole.USER, request))
 
 
 def keeps(conversation: Conversation, edits: Edits, index: int) -> bool:
