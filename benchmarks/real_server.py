@@ -351,6 +351,8 @@ async def run(options: argparse.Namespace) -> int:
             print(f"{way}:", flush=True)
         found = await outcome(way, settings, _tell if options.each else _silent)
         lines += rows(way, found)
+        if options.each:
+            print(table(COLUMNS, list(rows(way, found))), flush=True)
         doubts += [f"{way}: {doubt}" for doubt in found.doubts()]
     versions = (f"{name} {metadata.version(name)}" for name in (SERVER_WHEEL, MODEL_WHEEL))
     kind = "made-up" if options.folder is None else "recorded"

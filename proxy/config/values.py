@@ -287,8 +287,8 @@ class SideCallLimits:
 
 PATIENCE_ELSEWHERE: Final = 30.0
 PATIENCE_HERE: Final = 120.0
-"""Seconds that a request waits for a summary. Without a GPU a small model reads 250 tokens a second at best, so that a
-few thousand take longer than a client would wait for a server elsewhere; and clients give up after five minutes."""
+"""Seconds that a request waits for a summary. On two cores a small model reads 250 tokens a second at best, so that
+thousands take longer than one would wait for a server elsewhere; and some clients give up after five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
