@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import openai
 import pytest
 
@@ -124,7 +125,7 @@ class Place:
     replicas: dict[int, Program]
     _stack: AsyncExitStack
     _start: Callable[[int], Any]
-    _tls: ssl.SSLContext
+    tls: ssl.SSLContext
     _started: list[Program] = field(default_factory=list)
 
     async def start(self, port: int) -> None:
@@ -138,7 +139,7 @@ class Place:
 
     async def talks(self, retries: int, many: int = TALKS) -> list[Talk]:
         """New conversations of a client of their own, which sends a request again so often."""
-        http = openai.DefaultAsyncHttpxClient(verify=self._tls)
+        http = openai.DefaultAsyncHttpxClient(verify=self.tls)
         client = openai.AsyncOpenAI(
             base_url=f"{self.url}/v1", api_key="a-key", max_retries=retries, http_client=http
         )
@@ -260,10 +261,16 @@ async def test_replicas_that_need_the_same_summary_at_one_moment_go_on_with_one(
         assert len({call.request.body for call in upstream.main_calls[-REPLICAS:]}) == 1
 
 
-async def test_nginx_lets_a_prompt_of_megabytes_through_shows_no_endpoint_of_ours_and_tells_who_leaves(
+async def test_nginx_lets_megabytes_and_websockets_through_shows_no_endpoint_of_ours_and_tells_who_leaves(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
     async with place(tmp_path, redis_server.url) as several:
+        fields = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        async with aiohttp.ClientSession() as client:
+            url = f"{several.url}/v1/realtime"
+            async with client.get(url, headers=fields, ssl=several.tls) as upgrade:
+                assert upgrade.status == 404, "the upstream's own answer"
+        assert several.upstream.requests[0].header("upgrade") == "websocket"
         (talk,) = await several.talks(retries=0, many=1)
         body = {
             "model": "m",
