@@ -35,10 +35,7 @@ OPENERS: Final[Mapping[str, Callable[[str, Bounds, Tell], Awaitable[Opened]]]] =
 def check(url: str) -> None:
     """Raises `ConfigError` where what a store at this URL needs is not installed."""
     if url.startswith("redis") and find_spec("redis") is None:
-        raise ConfigError(
-            "store: the package redis, which a redis:// or rediss:// store needs, is not installed;"
-            " install it with: pip install redis"
-        )
+        raise ConfigError("store: its package redis is not installed; install it with: pip install redis")
 
 
 @asynccontextmanager
