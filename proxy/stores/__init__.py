@@ -6,16 +6,15 @@ opened, or is `StoreUnavailable` later.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Final
 
-from proxy.errors import ConfigError
 from proxy.stores.memory import open_memory
+from proxy.stores.needs import check
 from proxy.stores.protocol import Bounds, Opened, Store, Tell
 from proxy.stores.sqlite import open_sqlite
 
-__all__ = ["OPENERS", "Bounds", "Opened", "Store", "Tell", "open_store"]
+__all__ = ["OPENERS", "Bounds", "Opened", "Store", "Tell", "check", "open_store"]
 
 
 async def _open_redis(url: str, bounds: Bounds, tell: Tell) -> Opened:
@@ -30,12 +29,6 @@ OPENERS: Final[Mapping[str, Callable[[str, Bounds, Tell], Awaitable[Opened]]]] =
     {"memory": open_memory, "sqlite": open_sqlite, "redis": _open_redis, "rediss": _open_redis}
 )
 """How to open a store, by the scheme of its URL."""
-
-
-def check(url: str) -> None:
-    """Raises `ConfigError` where what a store at this URL needs is not installed."""
-    if url.startswith("redis") and find_spec("redis") is None:
-        raise ConfigError("store: its package redis is not installed; install it with: pip install redis")
 
 
 @asynccontextmanager
