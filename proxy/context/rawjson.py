@@ -107,6 +107,9 @@ def spans(document: bytes, most: int | None = None) -> list[Span]:
         if not isinstance(_tolerant(document), dict):
             raise NotJSON("not a JSON object") from None
         known = {}
+    compact = _compact_members(document, known)
+    if compact and (most is None or len(compact) <= most):
+        return compact
     found = list(islice(_scan_members(document, known), None if most is None else most + 1))
     if most is not None and len(found) > most:
         raise TooManyValues("too many members")
@@ -176,6 +179,19 @@ def _tolerant(document: bytes) -> object:
         return json.loads(document.decode("utf-8"))
     except (ValueError, RecursionError) as cause:
         raise NotJSON(f"not a JSON document: {type(cause).__name__}") from cause
+
+
+def _compact_members(document: bytes, known: Mapping[str, msgspec.Raw]) -> list[Span]:
+    """The members of an object that is written without a space between them, as most clients do; none of any other.
+
+    It has just the bytes that its members need: a space, an escape in a key or a repeated key would be more.
+    """
+    found, stop = list[Span](), 0
+    for key, raw in known.items():
+        start = stop + len(key.encode()) + 4  # a bracket or comma, two quotes, a colon
+        stop = start + len(bytes(raw))
+        found.append(Span(key, start, stop))
+    return found if stop + 1 == len(document) else []
 
 
 def _scan_members(document: bytes, known: Mapping[str, msgspec.Raw]) -> Iterator[Span]:

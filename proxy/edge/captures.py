@@ -47,6 +47,8 @@ class Captures:
 
     def keep(self, holder: str, original: bytes, forwarded: bytes) -> str:
         """Keep a request; the name that it is asked for by, empty where it is too large or nothing is kept."""
+        if not self._most_bytes:
+            return ""
         capture = Capture(holder, original, forwarded)
         if capture.size > self._most_bytes:
             return ""

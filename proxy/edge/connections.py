@@ -93,6 +93,7 @@ class Line(ResponseHandler):
         self._is_free = False
         self._heard_at = 0.0
         self._listens = False
+        self._waiting: select.poll | None = None
         self.calls = 0
 
     def expect(self, *, has_body: bool, idle: float) -> None:
@@ -116,6 +117,11 @@ class Line(ResponseHandler):
             return
         self._has_begun = self._has_begun or bool(data)
         super().data_received(data)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Go on where reading was paused. The library would have its parser and the transport go on at every read."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def free(self) -> None:
         """Carry no call until there is another."""
@@ -174,9 +180,10 @@ class Line(ResponseHandler):
         """Whether the kernel holds bytes for us, or the end."""
         if self.transport is None:
             return False
-        waiting = select.poll()
-        waiting.register(self.transport.get_extra_info("socket"), select.POLLIN)
-        return bool(waiting.poll(0))
+        if self._waiting is None:
+            self._waiting = select.poll()
+            self._waiting.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(self._waiting.poll(0))
 
     def go_on(self) -> None:
         """Wait for more behind an interim answer, with which the library stops waiting by the clock."""

@@ -40,17 +40,16 @@ class Tap(Protocol):
     def end(self) -> bytes: ...
 
 
-class Downstream(web.StreamResponse):
+class Downstream:
     """One answer, written head and all by us: the library's own would add `Date`, `Server` and `Content-Type`.
 
-    It takes this object back when the handler is done; there is then nothing left to prepare or to end, and whether
-    the connection may be used again is told by `keep_alive`. `request_id` names the request in the log; it is told to
-    the client where something of ours is added to an answer that has no such name, or the answer is our own.
-    `upstream_id` is the upstream's own name for it.
+    The library takes this object as its response when the handler is done; there is then nothing left to prepare or to
+    end, and whether the connection may be used again is told by `keep_alive`. `request_id` names the request in the
+    log; it is told to the client where something of ours is added to an answer that has no such name, or the answer is
+    our own. `upstream_id` is the upstream's own name for it.
     """
 
     def __init__(self, request: web.BaseRequest, request_id: str) -> None:
-        super().__init__()
         self._request = request
         self.request_id = request_id
         self.upstream_id = ""
@@ -220,7 +219,7 @@ async def _pass_on(reply: Reply, client: Downstream, tap: Tap | None) -> bool:
     try:
         if tap:
             await tap.read_on()
-        while chunk := await reply.chunk():
+        while not reply.is_over and (chunk := await reply.chunk()):
             await client.send(tap.feed(chunk) if tap else chunk)
             if tap:
                 await tap.read_on()

@@ -21,6 +21,7 @@ from proxy.context.reader import Reader
 from proxy.edge import backends
 from proxy.edge.backends import Backend, Spec
 from proxy.edge.captures import MOST_BYTES, Captures
+from proxy.edge.downstream import Downstream
 from proxy.edge.gate import lends_key
 from proxy.edge.ledger import Ledger
 from proxy.edge.performer import Surroundings
@@ -122,11 +123,11 @@ class Front:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
 
-    def handle(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+    def handle(self, request: web.BaseRequest) -> Awaitable[Downstream]:
         """Answer one request."""
         return self._newest.handle(request)
 
-    def handle_own(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+    def handle_own(self, request: web.BaseRequest) -> Awaitable[Downstream]:
         """The same at the address that is for our own endpoints."""
         return self._newest.handle_own(request)
 

@@ -72,8 +72,20 @@ _SIDE_CALL = CREDENTIALS | {
 # --------------------------------------------------------------------------------------------------------- requests
 
 
+class Head(list[tuple[bytes, bytes]]):
+    """Fields in which many are looked for: `first` is the first value under each name in lower case."""
+
+    __slots__ = ("first",)
+
+    def __init__(self, raw: RawHeaders) -> None:
+        super().__init__(raw)
+        self.first = {name.lower(): value for name, value in reversed(self)}
+
+
 def find(raw: RawHeaders, name: bytes) -> bytes | None:
     """The first value under this lower-case name."""
+    if type(raw) is Head:
+        return raw.first.get(name)
     for key, value in raw:
         if key.lower() == name:
             return value
@@ -92,6 +104,8 @@ def _is_key_of_a_page(name: bytes, value: bytes) -> bool:
 
 def asks_for_websocket(raw: RawHeaders) -> bool:
     """Whether these fields ask for a WebSocket and nothing else: RFC 9110 section 7.8, RFC 6455 section 4.1."""
+    if find(raw, b"upgrade") is None:
+        return False
     asked = [value.strip().lower() for name, value in raw if name.lower() == b"upgrade"]
     return asked == [b"websocket"] and b"upgrade" in _listed(raw)
 
@@ -130,18 +144,16 @@ def for_upstream(
         own[b"content-length"] = (b"Content-Length", b"%d" % length)
     if unencoded:
         own[b"accept-encoding"] = (b"Accept-Encoding", b"identity")
-    dropped = _NOT_FORWARDED | _listed(raw) | ({b"content-encoding"} if decoded else set())
-    if find(raw, b"transfer-encoding") is not None:
-        dropped |= {b"content-length"}  # it would contradict the chunks: RFC 9112 section 6.3
+    dropped, left = _dropped(raw, decoded=decoded), dict(own)
     fields: Fields = []
     for name, value in raw:
         lower = name.lower()
         if lower in own:
-            fields.append((name, own.pop(lower)[1]))
-            dropped |= {lower}
+            if mine := left.pop(lower, None):
+                fields.append((name, mine[1]))
         elif lower not in dropped:
             fields.append((name, value))
-    fields += own.values()
+    fields += left.values()
     if key and not has_credential(raw):
         fields.append(bearer(key))
     if hop:
@@ -152,6 +164,18 @@ def for_upstream(
 def came_through(raw: RawHeaders, hop: str) -> bool:
     """Whether a request has been sent on by the hop of this name before."""
     return any(hop.encode() in value for name, value in raw if name.lower() == VIA)
+
+
+def _dropped(raw: RawHeaders, *, decoded: bool) -> frozenset[bytes]:
+    """Names in lower case of what does not go on."""
+    dropped = _NOT_FORWARDED
+    if listed := _listed(raw):
+        dropped |= listed
+    if decoded:
+        dropped |= {b"content-encoding"}
+    if find(raw, b"transfer-encoding") is not None:
+        dropped |= {b"content-length"}  # it would contradict the chunks: RFC 9112 section 6.3
+    return dropped
 
 
 def for_upgrade(raw: RawHeaders, *, key: str = "", hop: str = "") -> Fields:
@@ -181,9 +205,13 @@ def for_client(raw: RawHeaders, added: Iterable[tuple[str, str]] = (), *, keep_l
     bytes changes.
     """
     ours = [(name.encode("ascii"), value.encode("ascii", "replace")) for name, value in added]
-    dropped = HOP_BY_HOP | _listed(raw) | {name.lower() for name, _ in ours}
+    dropped = HOP_BY_HOP
+    if listed := _listed(raw):
+        dropped |= listed
+    if ours:
+        dropped |= {name.lower() for name, _ in ours}
     if not keep_length:
-        dropped = dropped | {b"content-length"}
+        dropped |= {b"content-length"}
     if any(name.startswith(_TOLD) for name, _ in ours):
         raw = [field for field in raw if not field[0].lower().startswith(_TOLD)]
     lines = [b"%b: %b\r\n" % (name, value) for name, value in raw if name.lower() not in dropped]
@@ -201,8 +229,8 @@ def for_switch(raw: RawHeaders) -> bytes:
 
 def request_id(raw: RawHeaders) -> str:
     """The name that the sender gave to the request; empty where there is none that a log can take as it is."""
-    value = find(raw, REQUEST_ID) or b""
-    return value.decode("ascii") if _ID.fullmatch(value) else ""
+    value = find(raw, REQUEST_ID)
+    return value.decode("ascii") if value is not None and _ID.fullmatch(value) else ""
 
 
 _ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -215,6 +243,8 @@ def was_cut_behind(raw: RawHeaders) -> bool:
 
 def codings(raw: RawHeaders) -> tuple[bytes, ...]:
     """The content codings in the order in which they were applied, in lower case; none where the bytes are plain."""
+    if find(raw, b"content-encoding") is None:
+        return ()
     values = [value for name, value in raw if name.lower() == b"content-encoding"]
     names = [name.strip().lower() for value in values for name in value.split(b",")]
     return tuple(name for name in names if name not in (b"", b"identity"))
@@ -227,6 +257,8 @@ def is_encoded(raw: RawHeaders) -> bool:
 
 def is_framed_plainly(raw: RawHeaders) -> bool:
     """Whether a message's bytes are its body once chunks are undone; any other transfer coding ends at this hop too."""
+    if find(raw, b"transfer-encoding") is None:
+        return True
     codings = [value for name, value in raw if name.lower() == b"transfer-encoding"]
     return all(coding.strip().lower() in _PLAIN_CODINGS for value in codings for coding in value.split(b","))
 
@@ -241,9 +273,9 @@ _PLAIN_CODINGS = frozenset({b"chunked", b"identity", b""})
 
 def _listed(raw: RawHeaders) -> frozenset[bytes]:
     """Names that `Connection` declares to end at this hop; a body's length is not its to take away."""
-    values = [value for name, value in raw if name.lower() == b"connection"]
-    if not values:
+    if find(raw, b"connection") is None:
         return frozenset()
+    values = [value for name, value in raw if name.lower() == b"connection"]
     return frozenset(token.strip().lower() for value in values for token in value.split(b",")) - {
         b"content-length"
     }
@@ -319,8 +351,7 @@ def authority(target: str) -> str:
 
 def split_target(target: str) -> tuple[str, str]:
     """(path, query) of a request target as it came; an absolute one loses its host, a fragment is left out."""
-    matched = _ABSOLUTE.match(target)
-    if matched is not None:
+    if not target.startswith("/") and (matched := _ABSOLUTE.match(target)):
         target = target[matched.end() :]
     path, _, query = target.partition("#")[0].partition("?")
     if not path.startswith("/"):  # `OPTIONS *` asks about the whole server

@@ -109,8 +109,8 @@ class Ledger:
             entry.compactions += 1
             entry.cut_at = now
         entry.checkpoint = verdict.checkpoint_id
-        named = (*kept, verdict.checkpoint_id, verdict.summary_id)
-        entry.keys = list(dict.fromkeys([*entry.keys, *filter(None, named)]))[-_MOST_KEYS:]
+        if named := [each for each in (*kept, verdict.checkpoint_id, verdict.summary_id) if each]:
+            entry.keys = list(dict.fromkeys([*entry.keys, *named]))[-_MOST_KEYS:]
         if verdict.frame and verdict.status is not None and verdict.status < 400:
             entry.frame, entry.answered_tokens = verdict.frame, verdict.forwarded or 0
         return beginning

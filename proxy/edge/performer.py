@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from proxy.context.budget import Window
 from proxy.context.calibration import CalibrationPolicy
@@ -50,7 +50,6 @@ from proxy.exchange import (
     Outcome,
     Pause,
     Prepare,
-    Question,
     Refused,
     Relay,
     Relayed,
@@ -76,26 +75,7 @@ FIRST_EVENT_BYTES: Final = 64 * 1024
 
 
 PLAN: Final = "plan"
-
-REASONS: Final[Mapping[type[Command], str]] = MappingProxyType(
-    {
-        LookUp: "store",
-        Discover: "discover",
-        Measure: "measure",
-        Count: "measure",
-        Pause: PLAN,
-        Ask: "side_call",
-        Prepare: "side_call",
-        Save: "store",
-        Learn: "store",
-        Send: "internal_error",
-        Relay: "internal_error",
-    }
-)
-"""In what an exchange can fail, as a bypass tells it; what is done between two commands is PLAN."""
-
-OURS: Final = (LookUp, Measure, Save, Learn, Pause)
-"""Commands that wait for nobody but ourselves; side calls, questions and calls have bounds of their own."""
+"""What is done between two commands, as a bypass tells it."""
 
 
 class Overdue(Exception):
@@ -227,8 +207,8 @@ class Performer:
     `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known,
     `kept` those under which something was stored, `prepared` the prefix whose summary is being written ahead, if any,
     `unread` why the usage of an answer could not be read, a fixed word or empty, `doing` what is under way: one
-    of the REASONS, or PLAN. `verdict` is the newest that there is, whatever became of the request, `added` what the
-    proxy took of its time, once the main call was made, and `sent` that call's body.
+    of the reasons in the table of deeds, or PLAN. `verdict` is the newest that there is, whatever became of the
+    request, `added` what the proxy took of its time, once the main call was made, and `sent` that call's body.
     """
 
     def __init__(
@@ -305,61 +285,33 @@ class Performer:
         return True
 
     async def _timed(self, command: Command) -> Outcome:
-        self.doing = REASONS[type(command)]
-        began = self._around.stopwatch()
-        if isinstance(command, Send):
+        deed, around = _DEEDS[type(command)], self._around
+        self.doing = deed.reason
+        began = around.stopwatch()
+        if type(command) is Send:
             self.verdict = command.verdict
             self._before = began - self._began - self.spent.get("send", 0.0)
         try:
-            return await (self._bounded(command) if isinstance(command, OURS) else self._perform(command))
+            done = deed.perform(self, command)
+            return await (in_time(done, self._until) if deed.is_ours else done)
         finally:
-            ended = self._around.stopwatch()
+            ended = around.stopwatch()
             took = ended - began
-            kind = type(command).__name__.lower()
-            self.spent[kind] = self.spent.get(kind, 0.0) + took
-            self._until += 0.0 if isinstance(command, OURS) else took
+            self.spent[deed.kind] = self.spent.get(deed.kind, 0.0) + took
+            if not deed.is_ours:
+                self._until += took
             if isinstance(command, Send | Relay):
                 self._answered_at = ended
 
-    async def _bounded(self, command: Command) -> Outcome:
-        """Perform it within what is left of the time for our own work."""
-        return await in_time(self._perform(command), self._until)
+    def _get(self, command: Ask) -> Coroutine[Any, Any, Outcome]:
+        waited = self.spent.get("ask", 0.0)
+        return self._around.summaries.get(command, self._who, self._origin, waited)
 
-    def _perform(self, command: Command) -> Coroutine[Any, Any, Outcome]:
-        match command:
-            case LookUp() | Discover() | Measure() | Count() | Pause():
-                return self._find_out(command)
-            case Ask():
-                return self._around.summaries.get(
-                    command, self._who, self._origin, self.spent.get("ask", 0.0)
-                )
-            case Prepare():
-                return self._prepare(command)
-            case Save():
-                return self._around.memories.save(command.key, command.edits, replaces=command.replaces)
-            case Send():
-                return self._send(command)
-            case Relay():
-                return self._relay(command)
-            case Learn():
-                return self._learn(command)
-            case _:
-                assert_never(command)
+    def _save(self, command: Save) -> Coroutine[Any, Any, Outcome]:
+        return self._around.memories.save(command.key, command.edits, replaces=command.replaces)
 
-    def _find_out(self, question: Question) -> Coroutine[Any, Any, Outcome]:
-        match question:
-            case LookUp():
-                return self._recall(question)
-            case Discover():
-                return self._discover(question)
-            case Measure():
-                return self._measure(question)
-            case Count():
-                return self._count(question)
-            case Pause():
-                return asyncio.sleep(0)
-            case _:
-                assert_never(question)
+    def _pause(self, _: Pause) -> Coroutine[Any, Any, Outcome]:
+        return asyncio.sleep(0)
 
     async def _recall(self, command: LookUp) -> Memory:
         self.chain = command.chain
@@ -396,7 +348,7 @@ class Performer:
         around, origin = self._around, self._origin
         self.sent = command.body
         # What need not change goes on as it was encoded; what changes is not encoded again.
-        is_as_it_came = command.body == self._body.plain
+        is_as_it_came = command.body is self._body.plain or command.body == self._body.plain
         body = self._body.raw if is_as_it_came else command.body
         fields = headers.for_upstream(
             origin.fields,
@@ -452,6 +404,37 @@ class Performer:
         # What was counted of another prompt than ours would teach what is wrong.
         return Relayed(None if self.unread else tap.usage, complete)
 
+
+class _Deed(NamedTuple):
+    """How a kind of command is performed.
+
+    kind     its name in what is told of the time that was spent
+    reason   in what the exchange has failed where it fails, as a bypass tells it
+    is_ours  it waits for nobody but ourselves; side calls, questions and calls have bounds of their own
+    """
+
+    kind: str
+    reason: str
+    perform: Callable[[Performer, Any], Coroutine[Any, Any, Outcome]]
+    is_ours: bool = False
+
+
+_DEEDS: Final[Mapping[type[Command], _Deed]] = MappingProxyType(
+    {
+        LookUp: _Deed("lookup", "store", Performer._recall, is_ours=True),
+        Discover: _Deed("discover", "discover", Performer._discover),
+        Measure: _Deed("measure", "measure", Performer._measure, is_ours=True),
+        Count: _Deed("count", "measure", Performer._count),
+        Pause: _Deed("pause", PLAN, Performer._pause, is_ours=True),
+        Ask: _Deed("ask", "side_call", Performer._get),
+        Prepare: _Deed("prepare", "side_call", Performer._prepare),
+        Save: _Deed("save", "store", Performer._save, is_ours=True),
+        Learn: _Deed("learn", "store", Performer._learn, is_ours=True),
+        Send: _Deed("send", "internal_error", Performer._send),
+        Relay: _Deed("relay", "internal_error", Performer._relay),
+    }
+)
+"""All kinds of command."""
 
 _PEEK: Final = answer_bound(FIRST_EVENT_BYTES)
 

@@ -10,17 +10,17 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from aiohttp import hdrs, web
 from structlog.typing import FilteringBoundLogger
 
 from proxy.config import Config, ModelRule, Tenant
-from proxy.context.policy import Mode
+from proxy.context.policy import Mode, ModelPolicy
 from proxy.context.rawjson import NotJSON
 from proxy.context.reader import Reader
 from proxy.context.tokens import encoding_for
@@ -37,7 +37,7 @@ from proxy.edge.sidecalls import Origin
 from proxy.edge.turns import in_turns
 from proxy.edge.upstream import Body, Reply, Upload, next_piece
 from proxy.edge.visit import Teller, Visit
-from proxy.edge.windows import Windows
+from proxy.edge.windows import MODEL_CHARACTERS, Windows
 from proxy.errors import (
     BadBody,
     BodyTooLarge,
@@ -96,20 +96,21 @@ class Server:
         self._tracing = around.tracing
         self._explains = log.is_enabled_for(logging.DEBUG)
         self._unmanaged: set[str] = set()
+        self._tenants = Tenants(config.tenant)
+        self._usual_terms = lru_cache(maxsize=1024)(self._lasting_terms)
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    def handle(self, request: web.BaseRequest) -> Awaitable[Downstream]:
         """Answer one request; the library calls this for each, one after the other on a connection."""
-        return await self._handle(request, self._gate)
+        return self._handle(request, self._gate)
 
-    async def handle_own(self, request: web.BaseRequest) -> web.StreamResponse:
+    def handle_own(self, request: web.BaseRequest) -> Awaitable[Downstream]:
         """The same at the address that is for our own endpoints."""
-        return await self._handle(request, self._own_gate)
+        return self._handle(request, self._own_gate)
 
-    async def _handle(self, request: web.BaseRequest, gate: Gate) -> web.StreamResponse:
+    async def _handle(self, request: web.BaseRequest, gate: Gate) -> Downstream:
         task = asyncio.current_task()
-        if task is not None:
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+        assert task is not None
+        self._running.add(task)
         visit = self._visit(request, gate)
         self._teller.begun(visit)
         try:
@@ -120,6 +121,7 @@ class Server:
             visit.reason = "stopped" if self._stopping else "client_gone"
             raise
         finally:
+            self._running.discard(task)
             self._teller.ended(visit)
         return visit.client
 
@@ -147,7 +149,7 @@ class Server:
 
     def _visit(self, request: web.BaseRequest, gate: Gate) -> Visit:
         path, query = headers.split_target(request.raw_path)
-        raw = request.raw_headers
+        raw = headers.Head(request.raw_headers)
         client = Downstream(request, headers.request_id(raw) or secrets.token_hex(8))
         if self._stopping:
             client.close_after()
@@ -184,7 +186,8 @@ class Server:
             if request.body_exists:
                 visit.client.close_after()  # the body is of no interest
             raise
-        visit.origin = replace(origin, fields=visit.admitted.fields)
+        if visit.admitted.fields is not origin.fields:
+            visit.origin = replace(origin, fields=visit.admitted.fields)
 
     async def _attend(self, visit: Visit) -> None:
         try:
@@ -332,26 +335,35 @@ class Server:
         self._turn(visit, chat.model_in(plain))
 
     def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
-        site = visit.site
-        policy = self._routes.rule(request.model, visit.named).policy_at(site.name)
-        summary_model = site.side_calls.model or ""
-        summary_policy = self._config.policy_for(summary_model, site.name) if summary_model else None
+        site, model = visit.site, request.model
+        lasting = self._usual_terms if len(model) <= MODEL_CHARACTERS else self._lasting_terms
+        policy, made = lasting(model, visit.named, site)
         tenant = self._tenant(visit)
-        return Terms(
+        told = None if policy.window else site.around.discovery.known(f"{tenant}:{model}")
+        return made(mode=visit.mode or policy.mode, tenant=tenant, told=told)
+
+    def _lasting_terms(
+        self, model: str, named: str | None, site: Site
+    ) -> tuple[ModelPolicy, Callable[..., Terms]]:
+        """The policy of this model, and what makes its terms, of which the rest is the same for all its requests."""
+        policy = self._routes.rule(model, named).policy_at(site.name)
+        side_calls = site.side_calls
+        summary_model = side_calls.model or ""
+        summary_policy = self._config.policy_for(summary_model, site.name) if summary_model else None
+        made = partial(
+            Terms,
             policy=policy,
-            mode=visit.mode or policy.mode,
             upstream=site.options.base_url,
-            tenant=tenant,
-            count=partial(self._around.tokenizer.count, encoding=encoding_for(request.model)),
+            count=partial(self._around.tokenizer.count, encoding=encoding_for(model)),
             summary_model=summary_model,
-            summary_prompt=site.side_calls.prompt,
-            streams=site.side_calls.stream,
-            shares_cache=site.side_calls.shares_cache,
+            summary_prompt=side_calls.prompt,
+            streams=side_calls.stream,
+            shares_cache=side_calls.shares_cache,
             summary_window=summary_policy.window if summary_policy else None,
-            reasoning_effort=site.side_calls.reasoning_effort or "",
-            told=None if policy.window else site.around.discovery.known(f"{tenant}:{request.model}"),
+            reasoning_effort=side_calls.reasoning_effort or "",
             explains=self._explains,
         )
+        return policy, made
 
     async def _fail_open(self, visit: Visit, why: str) -> None:
         """After a fault of ours: the client's own request goes on as it came, if that is still possible.
@@ -410,7 +422,7 @@ class Server:
         return is_list and self._config.discovery.annotate and visit.mode is not Mode.OFF
 
     def _tenant(self, visit: Visit) -> str:
-        return _tenant(visit.admitted, self._config.tenant)
+        return self._tenants.of(visit.admitted)
 
     def _key_for(self, visit: Visit) -> str:
         return visit.site.around.key if visit.admitted.may_use_key else ""
@@ -468,13 +480,19 @@ class Server:
     async def _whole_body(self, visit: Visit) -> bytes:
         """The body of a request, within the configured limit. Raises BodyTooLarge, and ClientGone."""
         request, limit = visit.request, self._config.max_body
+        content = request.content
+        if content.is_eof() and content.exception() is None:  # nearly always all of it is there
+            visit.received_bytes = content.total_bytes
+            if visit.received_bytes > limit:
+                raise self._too_large(visit)
+            return content.read_nowait()
         if (request.content_length or 0) > limit:
             raise self._too_large(visit)
         if request.body_exists:
             await visit.client.let_body_come()
         pieces: list[bytes] = []
         try:
-            while piece := await next_piece(request.content, self._config.client_idle_timeout):
+            while piece := await next_piece(content, self._config.client_idle_timeout):
                 visit.received_bytes += len(piece)
                 if visit.received_bytes > limit:
                     raise self._too_large(visit)
@@ -509,15 +527,22 @@ def _may_name_model(visit: Visit) -> bool:
     return visit.method == hdrs.METH_POST and (kind is None or b"json" in kind.lower())
 
 
-def _tenant(admitted: Admitted, options: Tenant) -> str:
-    """A keyed digest: no two tenants share anything, and no store ever holds a credential (B117).
+class Tenants:
+    """Tells tenants apart by a keyed digest: no two share anything, and no store ever holds a credential (B117)."""
 
-    The holder of a token comes first: what a client says beside it can only divide what is the holder's.
-    """
-    name = options.header.lower().encode("latin-1")
-    # Who sends no such header is told apart by the credential: never are all of them one tenant.
-    fields, holder = admitted.fields, admitted.holder
-    said = (headers.find(fields, name) if name else None) or headers.credential(fields)
-    said = holder.encode() + b"\n" + said if holder else said
-    secret = options.secret.reveal().encode()[:64] if options.secret else b""
-    return hashlib.blake2b(said or b"", key=secret, digest_size=16, person=b"transom tenant").hexdigest()
+    def __init__(self, options: Tenant) -> None:
+        self._name = options.header.lower().encode("latin-1")
+        secret = options.secret.reveal().encode()[:64] if options.secret else b""
+        self._state = hashlib.blake2b(key=secret, digest_size=16, person=b"transom tenant")
+
+    def of(self, admitted: Admitted) -> str:
+        """The tenant of a request.
+
+        The holder of a token comes first: what a client says beside it can only divide what is the holder's.
+        """
+        # Who sends no such header is told apart by the credential: never are all of them one tenant.
+        fields, holder = admitted.fields, admitted.holder
+        said = (headers.find(fields, self._name) if self._name else None) or headers.credential(fields)
+        state = self._state.copy()
+        state.update(holder.encode() + b"\n" + said if holder else said)
+        return state.hexdigest()

@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
@@ -20,6 +20,7 @@ from proxy.config import Address, Config, SocketFile
 from proxy.config.values import Telemetry
 from proxy.edge import listeners, logs
 from proxy.edge.connections import LINE_BYTES, MOST_HEADERS
+from proxy.edge.downstream import Downstream
 from proxy.edge.front import Front
 from proxy.edge.listeners import NONE_HELD, Held
 from proxy.edge.reloads import Reloads
@@ -31,7 +32,9 @@ from proxy.wire import chat
 if TYPE_CHECKING:
     from proxy.edge.tracing import Tracing
 
-Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[Downstream]]
+
+_LibrarysHandler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 GRACE: Final = 30.0
 """Seconds that running requests get to end when the process is told to stop (B112)."""
@@ -207,7 +210,7 @@ class _Library(web.Server):
 
     def __init__(self, handler: Handler) -> None:
         # Cancellation is off by default: the upstream would go on writing for a client that left (B106).
-        super().__init__(handler, handler_cancellation=True)
+        super().__init__(cast(_LibrarysHandler, handler), handler_cancellation=True)
         self._open: set[web.RequestHandler] = set()
         self._emptied = asyncio.Event()
 
@@ -272,6 +275,11 @@ class _Connection(web.RequestHandler):
         elif self._newest is not None and not self._newest.is_eof():
             self._newest.set_exception(web.RequestPayloadError("no more HTTP"))
             self._newest.feed_eof()  # or the library would go on to read it, until it is answered
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Go on where reading was paused. The library would have its parser and the transport go on at every read."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def handle_error(
         self,

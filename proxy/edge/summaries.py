@@ -12,8 +12,8 @@ outlives the process.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, Protocol
@@ -114,10 +114,19 @@ class _Standing:
 
 @dataclass(slots=True)
 class _Quiet:
-    """Whether main calls are under way."""
+    """Whether main calls are under way; `with` counts one more."""
 
     running: int = 0
     event: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __enter__(self) -> None:
+        self.running += 1
+        self.event.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self.running -= 1
+        if not self.running:
+            self.event.set()
 
 
 class Summaries:
@@ -215,17 +224,9 @@ class Summaries:
             return True
         return asyncio.get_running_loop().time() >= standing.until and standing.slides < MOST_SLIDES
 
-    @contextmanager
-    def main_call(self) -> Iterator[None]:
+    def main_call(self) -> AbstractContextManager[None]:
         """Around a main call: what is prepared ahead waits for it."""
-        self._quiet.running += 1
-        self._quiet.event.clear()
-        try:
-            yield
-        finally:
-            self._quiet.running -= 1
-            if not self._quiet.running:
-                self._quiet.event.set()
+        return self._quiet
 
     async def close(self) -> None:
         """End every side call; none is begun from now on."""

@@ -22,7 +22,7 @@ from aiohttp.http_parser import RawResponseMessage
 
 from proxy.edge import headers
 from proxy.edge.connections import DIRECT, Begun, Connections, Line, Taken, Timeouts, Way
-from proxy.edge.headers import RawHeaders, asks_for_websocket
+from proxy.edge.headers import Head, RawHeaders, asks_for_websocket
 from proxy.errors import ClientStalled, TransomError, UpstreamBroke, UpstreamTimeout, UpstreamUnreachable
 
 _AT_ONCE: Final = 16 * 1024
@@ -104,7 +104,7 @@ class Reply:
         self._broken: TransomError | None = None
         self.status = message.code
         self.reason = message.reason
-        self.headers: RawHeaders = message.raw_headers
+        self.headers: RawHeaders = Head(message.raw_headers)
         content.on_eof(self._end)
 
     async def chunk(self) -> bytes:
@@ -122,6 +122,11 @@ class Reply:
     def ready(self) -> bytes:
         """The bytes that are there already, without waiting; none when the answer broke or ended."""
         return b"" if self._content.exception() else self._content.read_nowait()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it has been read."""
+        return self._content.at_eof() and self._content.exception() is None
 
     def switched(self) -> Line:
         """The library's own protocol of a connection that the upstream has switched; `close` still ends it."""

@@ -37,6 +37,10 @@ _MOST_PLACES: Final = 100
 """Edits of one request that an event tells one by one: the newest."""
 
 
+_NOBODY: Final = Admitted(())
+"""Who has not been let in yet."""
+
+
 @dataclass(slots=True)
 class Visit:
     """One request.
@@ -59,7 +63,7 @@ class Visit:
     began: float
     site: Site
     named: str | None = None
-    admitted: Admitted = field(default_factory=lambda: Admitted(()))
+    admitted: Admitted = _NOBODY
     mode: Mode | None = None
     body: bytes | None = None
     upload: Upload | None = None
@@ -161,8 +165,8 @@ def _finished(visit: Visit, seconds: float) -> Finished:
 
 def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
     """The event of a request. What does not apply is left out, but for what the client should have got."""
-    client, verdict, added = visit.client, visit.verdict, visit.performer and visit.performer.added
-    answered_otherwise = visit.upstream_status != client.sent_status
+    client, performer = visit.client, visit.performer
+    added = performer.added if performer is not None else None
     told: dict[str, object] = {
         "request_id": client.request_id,
         "method": visit.method,
@@ -175,22 +179,23 @@ def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
     }
     if visit.span is not None:
         told["trace_id"] = visit.span.trace_id
-    if verdict is not None:
-        told |= _told_of_verdict(verdict)
+    if (verdict := visit.verdict) is not None:
+        _tell_verdict(told, verdict)
     beside: dict[str, object] = {
         "upstream_request_id": client.upstream_id,
-        "upstream_status": visit.upstream_status if answered_otherwise else None,
+        "upstream_status": visit.upstream_status if visit.upstream_status != client.sent_status else None,
         "upstream": visit.site.name if visit.site.name != DEFAULT else "",
-        "mode": visit.mode and str(visit.mode),
+        "mode": visit.mode and visit.mode.value,
         "model": visit.model[:MODEL_CHARACTERS],
         "reason": visit.reason or visit.bypass,
         "actions": visit.actions,
-        "beginning": visit.beginning and str(visit.beginning.repeats),
-        "usage_unread": visit.performer and visit.performer.unread,
+        "beginning": visit.beginning and visit.beginning.repeats.value,
+        "usage_unread": performer and performer.unread,
         "added": added and {"before": round(added.before, 4), "after": round(added.after, 4)},
         "spent": {kind: round(took, 4) for kind, took in visit.spent.items()},
     }
-    return told | {name: value for name, value in beside.items() if value}
+    told.update([each for each in beside.items() if each[1]])
+    return told
 
 
 def _end(span: "Span", visit: Visit, seconds: float) -> None:
@@ -211,21 +216,19 @@ _NOT_TRACED: Final = frozenset({"path", "method", "status", "model", "seconds", 
 """What a span says under other names, or must not say: a path is the client's text."""
 
 
-def _told_of_verdict(verdict: Verdict) -> dict[str, object]:
+def _tell_verdict(told: dict[str, object], verdict: Verdict) -> None:
     """What the event says of a managed request; tokens throughout."""
-    told: dict[str, object] = {
-        "window": verdict.window,
-        "window_source": verdict.window_source or "unknown",
-        "trigger": verdict.trigger,
-        "tokens": verdict.forwarded,
-        "original_tokens": verdict.original,
-        "raw_tokens": verdict.raw,
-        "factor": round(verdict.factor, 4) if verdict.factor is not None else None,
-        "reported_tokens": verdict.reported,
-        "usage_based": verdict.usage_based,
-        "actions": verdict.actions,
-        "checkpoint": verdict.checkpoint_id,
-    }
+    told["window"] = verdict.window
+    told["window_source"] = verdict.window_source or "unknown"
+    told["trigger"] = verdict.trigger
+    told["tokens"] = verdict.forwarded
+    told["original_tokens"] = verdict.original
+    told["raw_tokens"] = verdict.raw
+    told["factor"] = round(verdict.factor, 4) if verdict.factor is not None else None
+    told["reported_tokens"] = verdict.reported
+    told["usage_based"] = verdict.usage_based
+    told["actions"] = verdict.actions
+    told["checkpoint"] = verdict.checkpoint_id
     if verdict.reason:
         told["reason"] = verdict.reason
     if verdict.usage and verdict.usage.cached is not None:
@@ -243,7 +246,6 @@ def _told_of_verdict(verdict: Verdict) -> dict[str, object]:
             }
             for call in verdict.side_calls
         ]
-    return told
 
 
 def _told_of_decision(verdict: Verdict, decision: Decision) -> dict[str, object]:

@@ -124,14 +124,13 @@ class Records:
 
     def __init__(self) -> None:
         self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
-        self._requests: OrderedDict[int, _Request] = OrderedDict()
+        self._requests: deque[_Request] = deque(maxlen=MOST_REQUESTS)
         self._models: OrderedDict[str, _Model] = OrderedDict()
         self._gone: OrderedDict[str, int] = OrderedDict()
 
     def note(self, seen: Seen, number: int, now: float) -> None:
         """Take in a request."""
-        self._requests[number] = _Request(number, now, seen)
-        _bound(self._requests, MOST_REQUESTS)
+        self._requests.append(_Request(number, now, seen))
         if seen.verdict is None:
             return
         if seen.conversation:
@@ -148,17 +147,20 @@ class Records:
         """What changed after this number; empty when nothing did."""
         found: dict[str, object] = {
             "conversations": list(_changed(self._conversations.values(), number, now)),
-            "requests": list(_changed(self._requests.values(), number, now)),
+            "requests": list(_changed(self._requests, number, now)),
             "models": list(_changed(self._models.values(), number, now)),
             "gone": [id_ for id_, at in self._gone.items() if at > number],
         }
         return {name: rows for name, rows in found.items() if rows}
 
     def _note_conversation(self, id_: str, verdict: Verdict, number: int, now: float) -> None:
-        row = self._conversations.setdefault(id_, _Conversation(id_, verdict))
-        self._conversations.move_to_end(id_)
-        _bound(self._conversations, MOST_CONVERSATIONS)
-        self._gone.pop(id_, None)
+        row = self._conversations.get(id_)
+        if row is None:
+            row = self._conversations[id_] = _Conversation(id_, verdict)
+            _bound(self._conversations, MOST_CONVERSATIONS)
+            self._gone.pop(id_, None)
+        else:
+            self._conversations.move_to_end(id_)
         is_cut = bool(verdict.checkpoint_id) and verdict.checkpoint_id != row.checkpoint
         row.checkpoint = verdict.checkpoint_id or ""
         row.verdict, row.number, row.at = verdict, number, now
@@ -169,13 +171,14 @@ class Records:
 
     def _note_model(self, verdict: Verdict, number: int, now: float) -> None:
         name = verdict.model[:_CHARACTERS]
-        row = self._models.setdefault(name, _Model(verdict))
-        self._models.move_to_end(name)
-        _bound(self._models, MOST_MODELS)
+        row = self._models.get(name)
+        if row is None:
+            row = self._models[name] = _Model(verdict)
+            _bound(self._models, MOST_MODELS)
+        else:
+            self._models.move_to_end(name)
         row.verdict, row.number, row.at = verdict, number, now
-        if (
-            verdict.raw is not None
-        ):  # one that went on before it was counted did not look what had been learned
+        if verdict.raw is not None:  # else it went on before anybody looked what had been learned
             row.factor = verdict.factor
 
 
@@ -284,7 +287,10 @@ class Watch:
         return {"store": store, "upstream": state, "upstream_status": status}
 
     def _of(self, holder: str) -> Records:
-        return self._records.setdefault(holder, Records())
+        records = self._records.get(holder)
+        if records is None:
+            records = self._records[holder] = Records()
+        return records
 
     def _wake(self) -> None:
         for news in self._watchers:

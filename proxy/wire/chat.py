@@ -400,10 +400,23 @@ def _first_choice(fields: object, name: str) -> Answer | None:
 def usage_of(body: bytes) -> Usage | None:
     """The usage of a complete answer, whatever else the body is."""
     try:
+        return read_usage(_DOCUMENT.decode(body).usage)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
         fields = rawjson.value(body)
     except NotJSON:
         return None
     return read_usage(cast(dict[str, object], fields).get("usage")) if isinstance(fields, dict) else None
+
+
+class _Document(msgspec.Struct):
+    """The one member of an answer that is looked at, any JSON value."""
+
+    usage: object = None
+
+
+_DOCUMENT: Final = msgspec.json.Decoder(_Document)
 
 
 def error_body(message: str, kind: str, code: str) -> bytes:

@@ -76,7 +76,7 @@ WITHOUT_TOKEN: list[RawHeaders] = [
 
 @pytest.mark.parametrize("fields", WITHOUT_TOKEN)
 @pytest.mark.parametrize(
-    "target", [CHAT, "/v1/models", STATE, "/", "/%2F-%2Fhealthz", "//-/healthz", "/-", "*"]
+    "target", [CHAT, "/v1/models", STATE, "/", "/%2F-%2Fhealthz", "//-/healthz", "/-x", "*"]
 )
 def test_nobody_else_is_let_in(fields: RawHeaders, target: str) -> None:
     with pytest.raises(Unauthorized) as refused:
@@ -282,7 +282,7 @@ def test_at_an_address_of_their_own_there_are_our_endpoints_and_nothing_else() -
     clients, own = gate(door=Door.CLIENTS, admin=admin), gate(door=Door.OWN, admin=admin)
     assert admit(clients).fields
     assert admit(own, target=STATE).fields
-    for where, target in ((clients, STATE), (clients, "/-/"), (own, CHAT), (own, "/"), (own, "/-")):
+    for where, target in ((clients, STATE), (clients, "/-/"), (own, CHAT), (own, "/"), (own, "/-x")):
         with pytest.raises(NotHere):
             admit(where, target=target)
 
