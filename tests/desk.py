@@ -149,7 +149,7 @@ class Desk:
                 self.learn(command)
                 return None
 
-    def find_out(self, question: Question) -> Outcome:
+    def find_out(self, question: Question | Pause) -> Outcome:
         """What is known, measured or told."""
         match question:
             case LookUp():

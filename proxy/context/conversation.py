@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, cast
 import msgspec
 
 from proxy.context import rawjson
-from proxy.context.steps import Steps, at_once
+from proxy.context.steps import Pace, Steps, at_once
 
 TOOL_RESULTS = "TOOL_RESULTS"
 """Agents that speak a JSON protocol in plain chat send tool output as a user message with this beginning."""
@@ -112,11 +112,6 @@ class Message(msgspec.Struct, frozen=True, dict=True):
         """16 bytes over the raw bytes, for whoever remembers something of this very message."""
         return hashlib.blake2b(self.raw, digest_size=16).digest()
 
-    @property
-    def has_fingerprint(self) -> bool:
-        """Whether it was made already; of a long message it takes its time."""
-        return "fingerprint" in vars(self)
-
     def remember_fingerprint(self, digest: bytes) -> None:
         """Take it as made elsewhere."""
         vars(self)["fingerprint"] = digest
@@ -144,6 +139,16 @@ class Message(msgspec.Struct, frozen=True, dict=True):
         found = [span for span in rawjson.spans(self.raw) if span.key == "content"]
         return (self.raw[: found[0].start], self.raw[found[0].stop :]) if len(found) == 1 else None
 
+    def rewritten(self, text: str) -> "Message | None":
+        """The message that was made of this one by putting this text in the place of its content; the last one is kept,
+        since a message that is sent again mostly gets the same text."""
+        last: Message | None = vars(self).get("last_rewritten")
+        return last if last is not None and last.text == text else None
+
+    def remember_rewritten(self, made: "Message") -> None:
+        """Keep it for the next time."""
+        vars(self)["last_rewritten"] = made
+
     @property
     def is_user(self) -> bool:
         return self.kind is Kind.USER
@@ -155,6 +160,15 @@ class Message(msgspec.Struct, frozen=True, dict=True):
     @property
     def is_result(self) -> bool:
         return self.kind is Kind.RESULT
+
+
+_ROUND: Final = 4.0
+"""Microseconds in which one is found."""
+
+
+def without_fingerprint(messages: Sequence[Message]) -> list[Message]:
+    """Those whose fingerprint was not made yet; of a long message it takes its time."""
+    return [message for message in messages if "fingerprint" not in message.__dict__]
 
 
 class Round(NamedTuple):
@@ -180,6 +194,17 @@ class Conversation:
     def rounds(self) -> tuple[Round, ...]:
         return tuple(_rounds(self.history))
 
+    def finding_rounds(self) -> Steps[None]:
+        """Has them found now, in steps, rather than when they are asked for."""
+        if "rounds" in vars(self):
+            return
+        rounds, pace = list[Round](), Pace()
+        for each in _rounds(self.history):
+            rounds.append(each)
+            if pace.is_over(_ROUND):
+                yield
+        vars(self)["rounds"] = tuple(rounds)
+
     @cached_property
     def safe_cuts(self) -> tuple[int, ...]:
         """Where history may be divided, ascending; 0 stands for "nothing is cut"."""
@@ -190,7 +215,8 @@ class Conversation:
     @cached_property
     def turn_starts(self) -> tuple[int, ...]:
         """The real user messages, each of which opens a turn."""
-        return tuple(index for index, message in enumerate(self.history) if message.is_user)
+        user = Kind.USER
+        return tuple([index for index, message in enumerate(self.history) if message.kind is user])
 
     @property
     def first_stop(self) -> int:

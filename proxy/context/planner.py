@@ -36,6 +36,7 @@ def planning(situation: Situation, edits: Edits) -> Steps[Plan | NeedSummary | N
     tokens = situation.tokens(edits)
     if situation.limits is None or tokens <= situation.limits.trigger:
         return Plan(edits, tokens)
+    yield from situation.conversation.finding_rounds()
     for name in situation.policy.strategies:
         if tokens <= situation.limits.halfway:
             break

@@ -126,17 +126,18 @@ def replace(document: bytes, values: Mapping[str, bytes]) -> bytes:
 
 def exchanged(document: bytes, found: Sequence[Span], values: Mapping[str, bytes]) -> bytes:
     """The same where the places of the members are known."""
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     position = document.index(b"{") + 1
-    pieces.append(document[:position])
+    whole = memoryview(document)  # of a long document each piece is copied once
+    pieces.append(whole[:position])
     missing = [key for key in values if all(span.key != key for span in found)]
     added = b",".join(encode(key) + b":" + values[key] for key in missing)
     pieces.append(added + b"," if added and found else added)
     for span in found:
         if span.key in values:
-            pieces += (document[position : span.start], values[span.key])
+            pieces += (whole[position : span.start], values[span.key])
             position = span.stop
-    pieces.append(document[position:])
+    pieces.append(whole[position:])
     return b"".join(pieces)
 
 

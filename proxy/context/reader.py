@@ -7,7 +7,7 @@ out. One reader serves a whole process, on one thread.
 """
 
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -42,11 +42,11 @@ _SEPARATOR: Final = re.compile(rb"[ \t\n\r]*(?:,[ \t\n\r]*(?=[^\] \t\n\r])|(?=\]
 class _Entry:
     """A message, and those that were seen behind it. No message: the beginning of a list, or one that was let go."""
 
-    __slots__ = ("_newest", "_others", "message")
+    __slots__ = ("_others", "message", "newest")
 
     def __init__(self, message: Message | None = None) -> None:
         self.message = message
-        self._newest: _Entry | None = None
+        self.newest: _Entry | None = None
         self._others: OrderedDict[bytes, list[_Entry]] | None = None  # with the newest, once there are two
 
     def stands_at(self, body: bytes, position: int) -> bool:
@@ -55,7 +55,7 @@ class _Entry:
 
     def follower(self, body: bytes, position: int) -> "_Entry | None":
         """The one of those behind it that stands there."""
-        newest = self._newest
+        newest = self.newest
         if newest is None or newest.stands_at(body, position):
             return newest
         if self._others is None:
@@ -68,7 +68,7 @@ class _Entry:
 
     def follow(self, other: "_Entry") -> None:
         """Know this one behind it."""
-        before, self._newest = self._newest, other
+        before, self.newest = self.newest, other
         if before is None or before is other:
             return
         if self._others is None:
@@ -78,7 +78,7 @@ class _Entry:
 
     def forget(self) -> None:
         """Be no longer kept, and keep nothing: those before it may know it for long."""
-        self.message = self._newest = self._others = None
+        self.message = self.newest = self._others = None
 
     def _add(self, others: "OrderedDict[bytes, list[_Entry]]", other: "_Entry") -> None:
         raw = other.message.raw if other.message else b""
@@ -126,18 +126,31 @@ class Reader:
         entry = self._heads.get(head)
         if entry is None:
             return NOTHING_KNOWN
-        position = stop = len(head)
+        position = len(head)
         found: list[_Entry] = []
         messages: list[Message] = []
-        while (entry := entry.follower(body, position)) is not None:
-            assert entry.message is not None
-            separator = _SEPARATOR.match(body, position + len(entry.message.raw))
-            if separator is None:
+        # Every message of every request passes here: what is the case nearly always is looked at first.
+        while True:
+            newest = entry.newest
+            if (
+                newest is None
+                or (message := newest.message) is None
+                or not body.startswith(message.raw, position)
+            ):
+                newest = entry.follower(body, position)
+                if newest is None or (message := newest.message) is None:
+                    break
+            end = position + len(message.raw)
+            if body.startswith(b",{", end):
+                position = end + 1
+            elif (separator := _SEPARATOR.match(body, end)) is not None:
+                position = separator.end()
+            else:
                 break
-            position = stop = separator.end()
-            found.append(entry)
-            messages.append(entry.message)
-        return Recognised(head, stop, found, messages) if found else NOTHING_KNOWN
+            found.append(newest)
+            messages.append(message)
+            entry = newest
+        return Recognised(head, position, found, messages) if found else NOTHING_KNOWN
 
     def read(
         self, raws: Sequence[bytes], known: Recognised = NOTHING_KNOWN, head: bytes = b""
@@ -160,9 +173,8 @@ class Reader:
             raise rawjson.TooManyValues("too many new values")
         if sum(map(len, unseen)) > AT_ONCE:
             yield
-        for entry in known.entries:
-            if entry.message is not None:
-                self._seen.move_to_end(entry.message.raw)
+        seen = [entry.message.raw for entry in known.entries if entry.message is not None]
+        deque(map(self._seen.move_to_end, seen), maxlen=0)
         entries, messages, weight = list(known.entries), list(known.messages), 0
         for raw in raws:
             entry, message = self._entry(raw)

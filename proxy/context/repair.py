@@ -68,15 +68,16 @@ def _is_sound(history: Sequence[Message]) -> bool:
     """
     waiting: frozenset[_Key] = _NONE
     for message in history:
-        if message.role in _RESULTS:
-            if (said := _said(message)) not in waiting:
+        if (role := message.role) == _TOOL or role == _FUNCTION:
+            said = message.answers if role == _TOOL else _said(message)
+            if said not in waiting:
                 return False
             waiting = waiting - {said} if len(waiting) > 1 else _NONE
         elif waiting:
             return False
-        elif message.calls and message.is_assistant:
-            waiting = frozenset(map(_asked, message.calls))
-            if len(waiting) < len(message.calls):
+        elif (calls := message.calls) and message.kind is Kind.ASSISTANT:
+            waiting = frozenset([call.id or _asked(call) for call in calls])
+            if len(waiting) < len(calls):
                 return False
     return not waiting or history[-1].is_assistant
 

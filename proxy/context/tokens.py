@@ -94,7 +94,7 @@ def category(message: Message) -> Category:
 
 def request_size(sizes: Sequence[Size], extras: int) -> int:
     """The raw estimate of a prompt, in tokens: messages, extras (`extras_size`) and the answer's opening."""
-    return sum(size.tokens for size in sizes) + extras + REPLY_PRIMING
+    return sum([size.tokens for size in sizes]) + extras + REPLY_PRIMING
 
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{400,}={0,2}")

@@ -23,8 +23,8 @@ from proxy.context.steps import Pace, Steps
 
 _READ = read_message(b'{"role":"assistant","content":"I have read that."}')
 
-CHANGED, CHANGED_BYTE = 30.0, 0.01
-"""Microseconds in which a message is changed, and for each of its bytes."""
+CHANGED, CHANGED_BYTE, FOUND = 30.0, 0.01, 1.0
+"""Microseconds in which a message is changed, and for each of its bytes, and in which it is found again."""
 
 
 def applying(conversation: Conversation, edits: Edits) -> Steps[Conversation]:
@@ -34,9 +34,10 @@ def applying(conversation: Conversation, edits: Edits) -> Steps[Conversation]:
     changes, pace = changes_of(edits), Pace()
     kept = list(conversation.history[edits.start :])
     for index in (index for index in changes if index >= edits.start):
-        message = conversation.history[index]
-        kept[index - edits.start] = changes[index].applied_to(message)
-        if pace.is_over(CHANGED + len(message.raw) * CHANGED_BYTE):
+        message, change = conversation.history[index], changes[index]
+        is_known = change.rewrite is not None and message.rewritten(change.rewrite.text) is not None
+        kept[index - edits.start] = change.applied_to(message)
+        if pace.is_over(FOUND if is_known else CHANGED + len(message.raw) * CHANGED_BYTE):
             yield
     for each in edits.shown_again():
         place = each.index - edits.start
@@ -105,10 +106,15 @@ def changes_of(edits: Edits) -> dict[int, Change]:
 
 def with_text(message: Message, text: str) -> Message:
     """The message with this text as its content."""
-    around, content = message.around_content, rawjson.encode(text)
-    if around is None:
-        return read_message(rawjson.replace(message.raw, {"content": content}))
-    return structs.replace(message, raw=content.join(around), text=text, media=())
+    made = message.rewritten(text)
+    if made is None:
+        around, content = message.around_content, rawjson.encode(text)
+        if around is None:
+            made = read_message(rawjson.replace(message.raw, {"content": content}))
+        else:
+            made = structs.replace(message, raw=content.join(around), text=text, media=())
+        message.remember_rewritten(made)
+    return made
 
 
 def without_media(message: Message, places: Sequence[int]) -> Message:

@@ -36,7 +36,7 @@ async def measured(course: Measuring, memories: Remembers, tokenizer: Measures) 
         course.close()
 
 
-async def answered(question: Question, memories: Remembers, tokenizer: Measures) -> Outcome:
+async def answered(question: Question | Pause, memories: Remembers, tokenizer: Measures) -> Outcome:
     """What the process itself can answer."""
     match question:
         case LookUp(model=model, chain=chain, opening=opening, who=who):

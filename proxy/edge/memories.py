@@ -81,8 +81,9 @@ class Memories:
             values = [*[None] * (2 * len(chain)), *map(self._lessons.latest, learned)]
         known, refusal, anchors, window = map(self._lessons.seen, learned, values[-len(learned) :])
         checkpoints, texts = values[: len(chain)], values[len(chain) : -len(learned)]
-        found = zip(checkpoints, texts, strict=True)
-        kept = [at for at, pair in enumerate(found) if pair != _NEITHER]
+        kept: list[int] = []
+        if checkpoints.count(None) + texts.count(None) < 2 * len(chain):
+            kept = [at for at in range(len(chain)) if checkpoints[at] is not None or texts[at] is not None]
         key, edits = _newest(chain, checkpoints) if kept else (None, None)
         return Memory(
             edits=edits,
@@ -159,8 +160,6 @@ def _key(upstream: str, kind: str, model: str) -> str:
     names = msgspec.json.encode([upstream, model.encode("utf-8", "surrogatepass")])
     return f"{kind}:{hashlib.blake2b(names, digest_size=16).hexdigest()}"
 
-
-_NEITHER: Final = (None, None)
 
 _SUMMARY: Final = "summary"
 _CALIBRATION: Final = "calibration"

@@ -39,6 +39,7 @@ from proxy.exchange import (
     Command,
     Count,
     Counted,
+    Deed,
     Discover,
     Discovered,
     Exchange,
@@ -50,6 +51,7 @@ from proxy.exchange import (
     Outcome,
     Pause,
     Prepare,
+    Question,
     Refused,
     Relay,
     Relayed,
@@ -261,7 +263,7 @@ class Performer:
         try:
             command = next(course)
             while True:
-                outcome = await self._timed(command)
+                outcome = await (self._pause() if isinstance(command, Pause) else self._timed(command))
                 self.doing = PLAN
                 command = course.send(outcome)
         except StopIteration as end:
@@ -284,7 +286,13 @@ class Performer:
         await relay(self._reply, self._client, added=added, already=self._already)
         return True
 
-    async def _timed(self, command: Command) -> Outcome:
+    async def _pause(self) -> None:
+        """Let others have a turn. There may be many, so no timer is set for one."""
+        if self._around.clock() > self._until:
+            raise Overdue
+        await asyncio.sleep(0)
+
+    async def _timed(self, command: Question | Deed) -> Outcome:
         deed, around = _DEEDS[type(command)], self._around
         self.doing = deed.reason
         began = around.stopwatch()
@@ -309,9 +317,6 @@ class Performer:
 
     def _save(self, command: Save) -> Coroutine[Any, Any, Outcome]:
         return self._around.memories.save(command.key, command.edits, replaces=command.replaces)
-
-    def _pause(self, _: Pause) -> Coroutine[Any, Any, Outcome]:
-        return asyncio.sleep(0)
 
     async def _recall(self, command: LookUp) -> Memory:
         self.chain = command.chain
@@ -425,7 +430,6 @@ _DEEDS: Final[Mapping[type[Command], _Deed]] = MappingProxyType(
         Discover: _Deed("discover", "discover", Performer._discover),
         Measure: _Deed("measure", "measure", Performer._measure, is_ours=True),
         Count: _Deed("count", "measure", Performer._count),
-        Pause: _Deed("pause", PLAN, Performer._pause, is_ours=True),
         Ask: _Deed("ask", "side_call", Performer._get),
         Prepare: _Deed("prepare", "side_call", Performer._prepare),
         Save: _Deed("save", "store", Performer._save, is_ours=True),

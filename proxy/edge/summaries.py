@@ -52,9 +52,8 @@ _UNFIT: Final = summary.REASONS | {
 """Outcomes after which another way to ask is worth a call: the answer was none, or the form was not taken."""
 
 _RECENT: Final = 4
-_MOST_DIGESTS: Final = 64
-"""Requests of one tenant's model that are remembered for that, and messages from the beginning of each: a window slides
-by a few. With `_MOST_TENANTS` some 30 MB at the very most."""
+"""Requests of one tenant's model that are remembered for that, each by the digests that it is looked up with: a window
+slides by a few. With `_MOST_TENANTS` some 30 MB at the very most."""
 
 _MOST_DONE: Final = 256
 _MOST_TENANTS: Final = 1024
@@ -208,7 +207,7 @@ class Summaries:
 
         Two messages in a row are looked for: many conversations begin with "hello", few go on alike.
         """
-        pairs = list(pairwise(digests[:_MOST_DIGESTS]))
+        pairs = list(pairwise(digests))
         if not pairs:
             return
         standing = self._standing(who)

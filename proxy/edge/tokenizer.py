@@ -15,11 +15,11 @@ import importlib.util
 import os
 import threading
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Protocol
@@ -28,7 +28,7 @@ import tiktoken
 from structlog.typing import FilteringBoundLogger
 
 from proxy.context import pictures, tokens
-from proxy.context.conversation import Message
+from proxy.context.conversation import Message, without_fingerprint
 from proxy.context.steps import Steps, at_once
 from proxy.context.tokens import Category, Count, Size
 from proxy.edge.turns import in_turns
@@ -213,6 +213,10 @@ def _count_slice(encoder: Encoder, piece: str) -> int:
 MOST_ENTRIES = 65_536
 """Sizes that are remembered, each a digest and a `Size`: 220 bytes, however long the text, 14 MiB in all."""
 
+SHORT = 160
+MOST_SHORT = 4096
+"""Characters of a text of our own whose tokens are remembered, and such texts: markers mostly. 2 MiB in all."""
+
 INLINE_BYTES = 16_384
 """New raw bytes of one request up to which they are counted at once: some 3 ms, hostile ones 8 ms."""
 
@@ -290,12 +294,16 @@ class Tokenizer:
         self._begun: set[str] = set()
         self._loading = threading.Lock()
         self._warned = False
+        self._known = lru_cache(maxsize=MOST_SHORT)(self._count)
         self._sizes: OrderedDict[bytes, Size] = OrderedDict()
         self._running: dict[bytes, _Job] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
 
     def count(self, text: str, encoding: str) -> int:
         """Tokens of a short text. Loads the encoding, in a second, if neither `warm` nor `sizes` has."""
+        return (self._known if len(text) <= SHORT else self._count)(text, encoding)
+
+    def _count(self, text: str, encoding: str) -> int:
         return count_with(self._encoder(encoding), text)
 
     async def warm(self, encodings: Sequence[str] = (tokens.DEFAULT_ENCODING,)) -> None:
@@ -315,14 +323,14 @@ class Tokenizer:
         parts = _Parts(messages, extras, model)
         await _fingerprinted(messages)
         keys = parts.keys(encoding)
-        remembered = list(map(self._sizes.get, keys))
-        new = {key: at for at, (key, size) in enumerate(zip(keys, remembered, strict=True)) if size is None}
-        for key in keys:
-            if key not in new:
-                self._sizes.move_to_end(key)
-        found = await self._counted(parts, new, partial(self.count, encoding=encoding)) if new else {}
-        sizes = [found[key] if size is None else size for key, size in zip(keys, remembered, strict=True)]
-        return tuple(sizes[: len(messages)]), sum(size.tokens for size in sizes[len(messages) :])
+        sizes = list(map(self._sizes.get, keys))
+        new = {} if all(sizes) else {key: at for at, key in enumerate(keys) if sizes[at] is None}
+        deque(
+            map(self._sizes.move_to_end, [key for key in keys if key not in new] if new else keys), maxlen=0
+        )
+        found = await self._counted(parts, new, partial(self._count, encoding=encoding)) if new else {}
+        known = [found[key] if size is None else size for key, size in zip(keys, sizes, strict=True)]
+        return tuple(known[: len(messages)]), sum([size.tokens for size in known[len(messages) :]])
 
     def close(self) -> None:
         """Gives the threads up: a count that has begun in one ends unheard, others never begin or go on."""
@@ -416,7 +424,7 @@ def _measuring(parts: _Parts, new: Mapping[bytes, int], count: Count) -> Steps[d
 async def _fingerprinted(messages: Sequence[Message]) -> None:
     """Have the digests of all messages made; the event loop has a turn after 256 of them or two megabytes."""
     hashed = 0
-    for message in [each for each in messages if not each.has_fingerprint]:
+    for message in without_fingerprint(messages):
         if len(message.raw) > _HASHED_AT_ONCE:
             message.remember_fingerprint(await _digest_of_large(message.raw))
         else:

@@ -6,6 +6,7 @@ from proxy.exchange.commands import (
     Command,
     Count,
     Counted,
+    Deed,
     Discover,
     Discovered,
     Learn,
@@ -32,8 +33,8 @@ from proxy.exchange.measurement import Measurement, measure
 from proxy.exchange.verdict import Decision, SideCall, Terms, Verdict
 
 __all__ = [
-    "Accepted", "Ask", "Command", "Compaction", "Count", "Counted", "Decision", "Discover", "Discovered",
-    "Exchange", "Learn",
+    "Accepted", "Ask", "Command", "Compaction", "Count", "Counted", "Decision", "Deed", "Discover",
+    "Discovered", "Exchange", "Learn",
     "LookUp", "Measure", "Measured", "Measurement", "Memory", "Order", "Outcome", "Pause", "Prepare", "Question",
     "Refused", "Relay", "Relayed", "Save", "Send", "SideCall", "SideCallFailed", "Summarised", "Terms",
     "Verdict", "compact", "manage", "measure",

@@ -169,11 +169,9 @@ class Case:
     @cached_property
     def anchor(self) -> Anchor | None:
         """The newest count of this very conversation, made with the same tools and settings."""
-        if not self.memory.anchors:
-            return None
-        places = {key: place for place, key in enumerate(self.chain)}
-        mine = (each for each in self.memory.anchors if each.tip in places and each.mark == self.sound.mark)
-        return max(mine, key=lambda each: places[each.tip], default=None)
+        marked = (each for each in self.memory.anchors if each.mark == self.sound.mark)
+        mine = (each for each in marked if each.tip in self.chain)
+        return max(mine, key=lambda each: self.chain.index(each.tip), default=None)
 
     @property
     def begun_anchor(self) -> Anchor:
@@ -309,21 +307,6 @@ class Case:
             return False
         counted_raw, counted = self.counted
         return raw == counted_raw and reported > MISCOUNTED * counted + MISCOUNTED_BY
-
-    def looking_over(self) -> Steps[None]:
-        """The passes over a long history that planning begins with, each of them a step."""
-        if len(self.chain) <= planner.LONG:
-            return
-        conversation = self.sound.conversation
-        found: Sequence[Callable[[], object]] = (
-            lambda: conversation.rounds,
-            lambda: conversation.safe_cuts,
-            lambda: self.limits,
-            lambda: self.situation,
-        )
-        for find in found:
-            find()
-            yield
 
     # --- planning ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ outcome can fail, the failure is a value of its own. Nothing here holds a creden
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -43,6 +43,10 @@ def with_pauses(work: Steps[T]) -> "Generator[Pause, Outcome, T]":
         yield PAUSE
 
 
+MOST_DIGESTS: Final = 64
+"""Messages of a history that are looked up by their digests."""
+
+
 class LookUp(msgspec.Struct, frozen=True):
     """Find the newest checkpoint on this chain, and what was learned of the model. Outcome: `Memory`."""
 
@@ -51,7 +55,7 @@ class LookUp(msgspec.Struct, frozen=True):
     """Keys of ever longer prefixes of the history, shortest first."""
 
     digests: tuple[bytes, ...] = ()
-    """One for each message of the history."""
+    """One for each of the first messages of the history, by which one that slides is told."""
 
     opening: str = ""
     """The key of the history's first round, under which the counts of its conversation are kept."""
@@ -258,11 +262,11 @@ class Learn:
     miscounts: bool = False
 
 
-Question = LookUp | Discover | Measure | Count | Pause
+Question = LookUp | Discover | Measure | Count
 """What only finds out."""
 
 Deed = Ask | Prepare | Save | Send | Relay | Learn
-Command = Question | Deed
+Command = Pause | Question | Deed
 Outcome = (
     Memory
     | Discovered

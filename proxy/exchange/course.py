@@ -23,6 +23,7 @@ from proxy.exchange import small
 from proxy.exchange.case import MOST_RECOVERIES, Case, Draft, Sound, sound
 from proxy.exchange.changes import Changes
 from proxy.exchange.commands import (
+    MOST_DIGESTS,
     Accepted,
     Ask,
     Command,
@@ -75,7 +76,7 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
 
 def looked_up(known: Sound) -> Generator[Command, Outcome, Memory]:
     """What the stores hold of it."""
-    digests = tuple(message.digest for message in known.conversation.history)
+    digests = tuple([message.digest for message in known.conversation.history[:MOST_DIGESTS]])
     look = LookUp(known.request.model, known.chain, digests, known.opening, known.who)
     return expect(Memory, (yield look))
 
@@ -115,7 +116,6 @@ def _counted_afterwards(case: Case, verdict: Verdict) -> Generator[Command, Outc
 def _conducted(case: Case, refused: tuple[bytes, Refused] | None = None) -> Exchange:
     """Planned and sent, again where a refusal teaches something; `refused` is a body that was, and with what."""
     request = case.request
-    yield from with_pauses(case.looking_over())
     going = yield from _prepared(case, case.begun(), 0)
     answer: Outcome = refused[1] if refused and refused[0] == going.body else None
     # What was refused otherwise was another prompt: it says nothing of this one.

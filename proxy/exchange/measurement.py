@@ -22,6 +22,7 @@ from proxy.exchange.commands import (
     Measured,
     Memory,
     Outcome,
+    Pause,
     Question,
     SideCallFailed,
     Summarised,
@@ -32,7 +33,7 @@ from proxy.exchange.composing import composed
 from proxy.exchange.verdict import Terms
 from proxy.wire.chat import ChatRequest
 
-Measuring = Generator[Question, Outcome, "Measurement"]
+Measuring = Generator[Question | Pause, Outcome, "Measurement"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def measure(request: ChatRequest, terms: Terms) -> Measuring:
     return _measurement(case, planned)
 
 
-def _planned(case: Case) -> Generator[Question, Outcome, Planned]:
+def _planned(case: Case) -> Generator[Question | Pause, Outcome, Planned]:
     draft = case.begun()
     while not isinstance(step := (yield from with_pauses(case.planning(draft))), Plan):
         if isinstance(step, NeedSizes):

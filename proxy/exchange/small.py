@@ -28,8 +28,10 @@ def window(known: Sound, terms: Terms, memory: Memory) -> Window | None:
     believed = budget.believed(policy.window, terms.told, memory.window)
     if believed is None or not (is_plain and is_stated) or memory.edits:
         return None
+    if not _fits(known, terms, memory, believed):
+        return None
     has_media = any(message.media for message in known.conversation.messages)
-    return believed if not has_media and _fits(known, terms, memory, believed) else None
+    return None if has_media else believed
 
 
 def _fits(known: Sound, terms: Terms, memory: Memory, window: Window) -> bool:

@@ -31,8 +31,12 @@ class MemoryStore:
     async def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values in the order of the keys; reading keeps an entry young."""
         self._trim()
-        found = list(map(self._entries.get, keys))  # nearly all of many keys are absent
-        return [None if entry is None else self._used(key) for key, entry in zip(keys, found, strict=True)]
+        found: list[bytes | None] = [None] * len(keys)
+        for at in [
+            at for at, key in enumerate(keys) if key in self._entries
+        ]:  # nearly all of many keys are absent
+            found[at] = self._used(keys[at])
+        return found
 
     async def write(self, values: Mapping[str, bytes]) -> None:
         """These values under their keys from now on."""

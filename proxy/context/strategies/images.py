@@ -61,8 +61,9 @@ def plan(situation: Situation, edits: Edits) -> Edits:
 
 def _places(situation: Situation) -> Iterator[Place]:
     """All pictures of the history, oldest first."""
-    for index, message in enumerate(situation.conversation.history):
-        for number, media in enumerate(message.media):
+    history = situation.conversation.history
+    for index in [index for index, message in enumerate(history) if message.media]:
+        for number, media in enumerate(history[index].media):
             if media.kind in IMAGE_KINDS:
                 yield Place(index, number)
 
