@@ -6,6 +6,7 @@ configuration wants to keep at least (a share of the window, a number of turns) 
 the way to the trigger; beyond that it does not fit, and keeping it would only bring the next cut nearer.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -46,11 +47,9 @@ def size_after(situation: Situation, edits: Edits, stop: int, block_tokens: int)
 
 def possible(situation: Situation, edits: Edits) -> list[int]:
     """Every cut that may come next, ascending."""
-    return [
-        cut
-        for cut in situation.conversation.safe_cuts
-        if edits.start < cut <= situation.protected_from and removes_something(situation, cut)
-    ]
+    cuts = situation.conversation.safe_cuts
+    next_ones = cuts[bisect_right(cuts, edits.start) : bisect_right(cuts, situation.protected_from)]
+    return [cut for cut in next_ones if cut > 1 or removes_something(situation, cut)]
 
 
 def removes_something(situation: Situation, stop: int) -> bool:

@@ -175,6 +175,8 @@ class Reader:
             yield
         seen = [entry.message.raw for entry in known.entries if entry.message is not None]
         deque(map(self._seen.move_to_end, seen), maxlen=0)
+        if len(seen) > _LINKS_AT_ONCE:
+            yield
         entries, messages, weight = list(known.entries), list(known.messages), 0
         for raw in raws:
             entry, message = self._entry(raw)

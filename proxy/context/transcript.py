@@ -124,9 +124,10 @@ def fitting(source: Source, item_characters: int, room: float | None) -> Steps[C
     rest of tool output.
     """
     most = max(item_characters, LEAST)
-    if room is None or source.tokens(Clipping(most, most)) <= room:
+    if room is None:
         return Clipping(most, most)
     ways: tuple[tuple[int, int, Callable[[int], Clipping]], ...] = (
+        (most, most, lambda limit: Clipping(limit, limit)),
         (LEAST, most, lambda limit: Clipping(most, limit)),
         (LEAST, most, lambda limit: Clipping(limit, LEAST)),
         (0, LEAST, lambda limit: Clipping(LEAST, limit)),

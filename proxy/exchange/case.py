@@ -124,7 +124,7 @@ def sound(request: ChatRequest, terms: Terms) -> Generator[Pause, Outcome, Sound
     link = seed = checkpoint.seed(terms.tenant, terms.upstream, request.model)
     history, names = conversation.history, list[str]()
     for start in range(0, len(history), LINKS_AT_ONCE):
-        if start:
+        if len(history) > LINKS_AT_ONCE:
             yield PAUSE
         names += checkpoint.chain(history[start : start + LINKS_AT_ONCE], link)
         link = bytes.fromhex(names[-1])

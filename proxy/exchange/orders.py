@@ -14,6 +14,7 @@ from itertools import accumulate
 from proxy.context import cuts, summary, transcript, view
 from proxy.context.clip import clip
 from proxy.context.edits import Edits
+from proxy.context.planner import LONG
 from proxy.context.policy import SummaryMode
 from proxy.context.situation import NeedSummary, Situation
 from proxy.context.steps import Steps
@@ -140,10 +141,10 @@ class Orders:
         room = self._room(system + need.previous, situation)
         place = slice(need.start, need.stop)
         source = yield from transcript.source(situation.conversation.history[place], situation.sizes[place])
-        between = [
-            cut - need.start for cut in situation.conversation.safe_cuts if need.start < cut < need.stop
-        ]
-        usable = [cut for cut in between if cuts.removes_something(situation, need.start + cut)]
+        if len(source.messages) > LONG:
+            yield
+        between = [cut for cut in situation.conversation.safe_cuts if need.start < cut < need.stop]
+        usable = [cut - need.start for cut in between if cut > 1 or cuts.removes_something(situation, cut)]
         source = source.before(transcript.part(source, usable, room, calls, policy.item_characters))
         texts = yield from summary.ordering(
             source, need.previous, system=system, item_characters=policy.item_characters, room=room
