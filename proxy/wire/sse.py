@@ -225,8 +225,42 @@ _MANY_BYTES: Final = 2048
 """A chunk of so many bytes may hold several events."""
 
 
-def _are_plain(block: bytes) -> bool:
-    """Whether these are whole events of one line of data each, and none has any member that is looked for but as null.
+def _alike(block: bytes) -> int:
+    """How many events these are, where none differs from the first but in one text, and that one is plain; else 0.
+
+    So it is with most streams, and what is looked through is then the texts alone.
+    """
+    text = block.find(_TEXT) + len(_TEXT)
+    end = block.find(b'"', text)
+    stop = block.find(b"\n\n", end) + 2
+    behind, before = block[end:stop], block[:text]
+    if text < len(_TEXT) or end < 0 or stop < 2 or not block.endswith(behind):
+        return 0
+    data = _only_data(block[:stop])
+    if data is None or not _is_plain(data):
+        return 0
+    begun = block.split(behind)[:-1]
+    texts = [each[text:] for each in begun if each.startswith(before)]
+    is_so = len(texts) == len(begun) and _are_texts(b"\n".join(texts), len(texts))
+    return len(texts) if is_so else 0
+
+
+_TEXT: Final = b'content":"'
+"""What stands before the text of a piece, in `reasoning_content` too."""
+
+
+def _are_texts(lines: bytes, count: int) -> bool:
+    """Whether each of so many lines is what may stand between two quotes: no quote ends it, and none is left open."""
+    if lines.count(b"\n") != count - 1 or b"\r" in lines:
+        return False
+    if b"\\" in lines:
+        lines = lines.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return b'"' not in lines and b"\\\n" not in lines and not lines.endswith(b"\\")
+
+
+def _plain(block: bytes) -> int:
+    """How many events these are, where each is one line of data and has no member that is looked for but as null; else
+    0.
 
     A few searches through all of them, in place of reading each. What only looks like such a member is not plain, nor
     is a letter in an escape, which could be one of its name.
@@ -237,13 +271,14 @@ def _are_plain(block: bytes) -> bool:
         or block.count(b"\n\ndata:") != events - 1
         or not block.startswith(b"data:")
     ):
-        return False
+        return 0
     if any(found in block for found in _NEVER_PLAIN):
-        return False
-    return all(
+        return 0
+    are_null = all(
         block.count(name) in (block.count(name + b":null"), block.count(name + b": null"))
         for name in _NULL_IF_PLAIN
     )
+    return events if are_null else 0
 
 
 _NEVER_PLAIN: Final = (b"\r", b"error", b"x_groq", b"[DONE]", b"\\u00")
@@ -294,14 +329,16 @@ class Observer:
             return self._feed_few(chunk)
         first = self._feed_few(chunk[:start]) if start else b""
         block = chunk[start:stop]
-        if not self._splitter.at_border or len(block) > self._limit or not _are_plain(block):
+        may_be = self._splitter.at_border and len(block) <= self._limit
+        events = (_alike(block) or _plain(block)) if may_be else 0
+        if not events:
             return first + self._feed_few(chunk[start:])
-        self._pass(block)
+        self._pass(block, events)
         return first + block + (self._feed_few(chunk[stop:]) if stop < len(chunk) else b"")
 
-    def _pass(self, block: bytes) -> None:
-        """Goes past events that hold nothing of what is looked for."""
-        self.frames += block.count(b"\n\n")
+    def _pass(self, block: bytes, events: int) -> None:
+        """Goes past so many events that hold nothing of what is looked for."""
+        self.frames += events
         self._splitter.skip(block)
 
     def _feed_few(self, chunk: bytes) -> bytes:
@@ -392,8 +429,8 @@ class UsageFilter(Observer):
         super().__init__(max_event_bytes)
         self._removed = False
 
-    def _pass(self, block: bytes) -> None:
-        super()._pass(block)
+    def _pass(self, block: bytes, events: int) -> None:
+        super()._pass(block, events)
         self._removed = False
 
     def _feed_few(self, chunk: bytes) -> bytes:
