@@ -1,13 +1,17 @@
 """The one module that makes sockets: connections to servers, kept for the next call, and how they are reached.
 
-Rules. Connections are the library's, with its pool, its resolver and its TLS; what is written on them and what is made
-of an answer is another module's. Foreign errors leave as they are. Whoever takes a connection gives it back.
+Rules. Connections are the library's, with its resolver and its TLS; what is written on them and what is made of an
+answer is another module's. They are kept here, the newest is taken first, and one that has been idle for too long is
+closed. Foreign errors leave as they are. Whoever takes a connection gives it back.
 """
 
 import asyncio
 import select
 import socket
 import ssl
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -166,7 +170,7 @@ class Line(ResponseHandler):
     @property
     def can_carry(self) -> bool:
         """Whether nothing has come behind the last answer, in the same piece or unread yet."""
-        return not (self.calls and (self.should_close or self._has_more()))
+        return not self.calls or (self.is_connected() and not self.should_close and not self._has_more())
 
     async def hear(self) -> None:
         """Let the loop read what has come. A write that finds the connection closed would lose a refusal (B120)."""
@@ -196,11 +200,15 @@ class Line(ResponseHandler):
 
 
 class Place:
-    """Where calls go: `host` is the value of `Host`, `prefix` what stands before the path in a request line."""
+    """Where calls go: `host` is the value of `Host`, `prefix` what stands before the path in a request line.
 
-    __slots__ = ("asked", "host", "prefix")
+    `kept` are the connections that wait for a call, each with the time since when.
+    """
+
+    __slots__ = ("asked", "host", "kept", "prefix")
 
     def __init__(self, origin: str, way: Way) -> None:
+        self.kept: deque[tuple[float, Connection]] = deque()
         self.asked = ClientRequest(
             hdrs.METH_GET,
             URL(origin),
@@ -225,12 +233,15 @@ class Taken:
     other one.
     """
 
-    __slots__ = ("_connection", "closes", "line", "place", "was_used")
+    __slots__ = ("_connection", "_keep", "closes", "line", "place", "was_used")
 
-    def __init__(self, connection: Connection, place: Place, *, closes: bool) -> None:
+    def __init__(
+        self, connection: Connection, place: Place, keep: Callable[[Place, Connection], None], *, closes: bool
+    ) -> None:
         line = connection.protocol
         assert isinstance(line, Line)
-        self._connection = connection
+        self._connection: Connection | None = connection
+        self._keep = keep
         self.line = line
         self.place = place
         self.was_used = line.calls > 0
@@ -238,16 +249,21 @@ class Taken:
 
     def close(self) -> None:
         """End it, also what was written and not taken yet; nothing where it was given back."""
-        if self._connection.protocol is None:
+        connection, self._connection = self._connection, None
+        if connection is None:
             return
         if self.line.transport is not None and self.line.writing_paused:
             self.line.transport.abort()
-        self._connection.close()
+        connection.close()
 
     def give_back(self) -> None:
         """Keep it for the next call, where it can carry one."""
         self.line.free()
-        self._connection.release()
+        if self.closes or self.line.should_close:
+            self.close()
+        elif self._connection is not None:
+            self._keep(self.place, self._connection)
+            self._connection = None
 
 
 class Connections:
@@ -256,58 +272,86 @@ class Connections:
     def __init__(self, timeouts: Timeouts, way: Way = DIRECT) -> None:
         self._way = way
         self._timeout = aiohttp.ClientTimeout(connect=timeouts.connect, sock_connect=timeouts.connect)
-        self._pooled: aiohttp.BaseConnector | None = None
-        self._fresh: aiohttp.BaseConnector | None = None
+        self._connector: aiohttp.BaseConnector | None = None
+        self._clock = time.monotonic
+        self._closing: asyncio.TimerHandle | None = None
         self._places: dict[str, Place] = {}  # of the configured upstream, and that of side calls
 
     async def __aenter__(self) -> Self:
-        self._pooled = self._connector(reuse=True)
-        self._fresh = self._connector(reuse=False)
+        self._connector = self._opened()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for connector in (self._pooled, self._fresh):
-            if connector is not None:
-                await connector.close()
-        self._pooled = self._fresh = None
+        connector, self._connector = self._connector, None
+        if self._closing is not None:
+            self._closing.cancel()
+        self._close_kept(self._clock())
+        if connector is not None:
+            await connector.close()
 
     async def take(self, origin: str, *, fresh: bool) -> Taken:
         """A connection to this origin, of those that are kept or a `fresh` one that is not kept.
 
         Raises aiohttp.ClientError and OSError.
         """
-        connector = self._fresh if fresh else self._pooled
+        connector = self._connector
         if connector is None:
             raise RuntimeError("An Upstream makes calls only inside its `async with`.")
         place = self._places.get(origin)
         if place is None:
             place = self._places[origin] = Place(origin, self._way)
-        while True:
-            try:
-                connection = await connector.connect(place.asked, [], self._timeout)
-            except TimeoutError as cause:
-                raise aiohttp.ConnectionTimeoutError from cause
-            taken = Taken(connection, place, closes=fresh)
-            if taken.line.can_carry:
+        if not fresh and (taken := self._taken_of(place)) is not None:
+            return taken
+        try:
+            connection = await connector.connect(place.asked, [], self._timeout)
+        except TimeoutError as cause:
+            raise aiohttp.ConnectionTimeoutError from cause
+        return Taken(connection, place, self._keep, closes=fresh)
+
+    def _taken_of(self, place: Place) -> Taken | None:
+        """One of those that are kept; those that can carry no call any more are closed."""
+        since = self._clock() - _IDLE_CONNECTION
+        while place.kept:
+            at, connection = place.kept.pop()
+            taken = Taken(connection, place, self._keep, closes=False)
+            if at >= since and taken.line.can_carry:
                 return taken
             taken.close()
+        return None
 
-    def _connector(self, *, reuse: bool) -> aiohttp.BaseConnector:
-        idle = _IDLE_CONNECTION if reuse else None
+    def _keep(self, place: Place, connection: Connection) -> None:
+        if self._connector is None:
+            connection.close()
+            return
+        place.kept.append((self._clock(), connection))
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().call_later(_IDLE_CONNECTION, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._closing = None
+        self._close_kept(self._clock() - _IDLE_CONNECTION)
+        if any(place.kept for place in self._places.values()):
+            self._closing = asyncio.get_running_loop().call_later(_IDLE_CONNECTION, self._close_idle)
+
+    def _close_kept(self, until: float) -> None:
+        """Close those that are kept since this moment or longer."""
+        for place in self._places.values():
+            while place.kept and place.kept[0][0] <= until:
+                place.kept.popleft()[1].close()
+
+    def _opened(self) -> aiohttp.BaseConnector:
+        """The library's part in it, which keeps nothing."""
         connector: aiohttp.BaseConnector
         if self._way.path:
-            connector = aiohttp.UnixConnector(
-                self._way.path, limit=0, force_close=not reuse, keepalive_timeout=idle
-            )
+            connector = aiohttp.UnixConnector(self._way.path, limit=0, force_close=True)
         else:
             connector = aiohttp.TCPConnector(
                 limit=0,  # 100 by default, and the rest would queue in silence: how many there are the clients decide
                 ttl_dns_cache=_DNS_CACHE,
                 happy_eyeballs_delay=0.25,  # `localhost` is often ::1 first where the server has only 127.0.0.1 (B102)
-                force_close=not reuse,
-                keepalive_timeout=idle,
+                force_close=True,
             )
         connector._factory = partial(_line, asyncio.get_running_loop())
         return connector

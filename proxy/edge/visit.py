@@ -18,7 +18,7 @@ from proxy.edge import admin
 from proxy.edge.downstream import Downstream
 from proxy.edge.gate import Admitted, Gate
 from proxy.edge.ledger import Beginning
-from proxy.edge.metrics import Finished
+from proxy.edge.metrics import Added, Finished
 from proxy.edge.performer import Performer, Surroundings
 from proxy.edge.routes import Site
 from proxy.edge.sidecalls import Origin
@@ -50,6 +50,7 @@ class Visit:
     actions    what the answer's header says of a bypass, where it says something
     site       the upstream that it goes to; `named` is its name where the path had it
     performer  conducts it, where it is managed
+    added      the time that was our own of one that is managed and over
     beginning  how its prompt begins, where it was answered
     plain      the body as it could be read, of a request that is managed
     conversation  its id in the ledger, or empty
@@ -74,6 +75,7 @@ class Visit:
     actions: str = ""
     upstream_status: int | None = None
     performer: Performer | None = None
+    added: Added | None = None
     beginning: Beginning | None = None
     plain: bytes = b""
     conversation: str = ""
@@ -111,6 +113,7 @@ class Teller:
     def ended(self, visit: Visit) -> None:
         """One event, and the metrics; of a managed request also the decision, where the log wants to know that."""
         path, seconds = visit.origin.path, self._stopwatch() - visit.began
+        visit.added = visit.performer.added if visit.performer is not None else None
         if visit.span is not None:
             _end(visit.span, visit, seconds)
         level = logging.DEBUG if admin.is_polled(path) else logging.INFO
@@ -141,7 +144,7 @@ class Teller:
             reason=visit.reason or visit.bypass or (verdict.reason if verdict else ""),
             actions=visit.actions or (verdict.actions if verdict else ""),
             seconds=seconds,
-            added=performer.added.before if performer is not None and performer.added else None,
+            added=visit.added.before if visit.added else None,
             conversation=visit.conversation,
             capture=self._captures.keep(visit.admitted.holder, visit.plain, sent) if sent else "",
             verdict=verdict,
@@ -149,7 +152,7 @@ class Teller:
 
 
 def _finished(visit: Visit, seconds: float) -> Finished:
-    client, performer = visit.client, visit.performer
+    client = visit.client
     return Finished(
         mode=visit.mode,
         status=client.sent_status,
@@ -158,15 +161,14 @@ def _finished(visit: Visit, seconds: float) -> Finished:
         bypass=visit.bypass,
         seconds=seconds,
         verdict=visit.verdict,
-        added=performer.added if performer is not None else None,
+        added=visit.added,
         beginning=visit.beginning,
     )
 
 
 def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
     """The event of a request. What does not apply is left out, but for what the client should have got."""
-    client, performer = visit.client, visit.performer
-    added = performer.added if performer is not None else None
+    client, performer, added = visit.client, visit.performer, visit.added
     told: dict[str, object] = {
         "request_id": client.request_id,
         "method": visit.method,
