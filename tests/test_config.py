@@ -131,7 +131,7 @@ models:
     summary: {{mode: suffix, keep_recent: 0.5, keep_turns: 2, max_tokens: 99, item_characters: 100, prepare_at: 0.5,
       prompt: Sum up.}}
     drop: {{max_turns: 0, notice: ""}}
-    carry: {{share: 0, tokens: 9, markers: true, paths: [datei], commands: []}}
+    carry: {{share: 0, tokens: 9, paths: [datei], commands: []}}
     recall: {{tokens: 500}}
     calibration: {{lowest: 1, highest: 1, min_tokens: 0}}
 """
@@ -153,7 +153,7 @@ def test_the_file_wins_over_the_defaults(folder: Path) -> None:
         elide=ElidePolicy(0, "Left out: {tool}"),
         summary=SummaryPolicy(SummaryMode.SUFFIX, 0.5, 2, 99, 100, 0.5, "Sum up."),
         drop=DropPolicy(0, ""),
-        carry=CarryPolicy(0.0, 9, True, ("datei",), ()),
+        carry=CarryPolicy(0.0, 9, ("datei",), ()),
         recall=RecallPolicy(500),
         calibration=CalibrationPolicy(1.0, 1.0, 0),
     )

@@ -168,12 +168,6 @@ CARRY: Final = Section(
             unit="tokens",
         ),
         Option(
-            "markers",
-            kinds.SWITCH,
-            "Whether the marker of an elided result names files and identifiers that stood in it.",
-            "Set it where results are elided long before a cut; a marker is then longer.",
-        ),
-        Option(
             "paths",
             kinds.NAME,
             "Arguments by which tools take files.",

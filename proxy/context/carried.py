@@ -16,7 +16,7 @@ from types import MappingProxyType
 from proxy.context import deeds, names, view
 from proxy.context.conversation import Kind, Message
 from proxy.context.deeds import Deeds
-from proxy.context.edits import Edits, Rewrite
+from proxy.context.edits import Edits
 from proxy.context.names import Finder, Shape
 from proxy.context.situation import LEAST_CARRIED, Situation
 from proxy.context.steps import Pace, Steps
@@ -53,23 +53,15 @@ is written and counted, and for each of its characters."""
 Count = Callable[[str], int]
 
 
-def writing(situation: Situation, before: Edits, edits: Edits) -> Steps[Edits]:
-    """These edits with what they carry: in the block of a new cut, else in the markers of newly elided results."""
+def writing(situation: Situation, edits: Edits) -> Steps[Edits]:
+    """These edits with what they carry in the block of a new cut."""
     cut, room = edits.cut, situation.carry_tokens
-    if not room:
+    if not room or cut is None or cut.facts is not None:
         return edits
-    if cut is not None and cut.facts is None:
-        bare = edits.with_cut(replace(cut, facts=""))
-        room = min(room, _room(situation, bare))
-        facts = (yield from _facts(situation, bare, room)) if room >= LEAST_CARRIED else ""
-        return edits.with_cut(replace(cut, facts=facts))
-    old = {rewrite.index for rewrite in before.rewrites}
-    new = [rewrite for rewrite in edits.rewrites if rewrite.index not in old]
-    if not new or not situation.policy.carry.markers:
-        return edits
-    taken = situation.count(cut.facts or "") if cut else 0
-    taken += sum(situation.count(each.text) for each in edits.rewrites if each.index in old)
-    return (yield from _in_markers(situation, edits, new, min(room - taken, _room(situation, edits))))
+    bare = edits.with_cut(replace(cut, facts=""))
+    room = min(room, _room(situation, bare))
+    facts = (yield from _facts(situation, bare, room)) if room >= LEAST_CARRIED else ""
+    return edits.with_cut(replace(cut, facts=facts))
 
 
 def _room(situation: Situation, edits: Edits) -> int:
@@ -252,30 +244,3 @@ def _sorted_out(ranked: Sequence[str]) -> Iterator[str]:
         yield f"Identifiers: {', '.join(kinds[Shape.IDENTIFIER])}"
     if kinds[Shape.VALUE]:
         yield f"Numbers, dates and codes: {', '.join(kinds[Shape.VALUE])}"
-
-
-# --- markers ------------------------------------------------------------------------------------------------
-
-
-def _in_markers(situation: Situation, edits: Edits, new: Sequence[Rewrite], room: int) -> Steps[Edits]:
-    """The new markers with the names that are worth most of all, each where it stood last."""
-    if room < LEAST_CARRIED:
-        return edits
-    history, count = situation.conversation.history, _wary(situation.count)
-    seen = yield from _visible(situation, edits)
-    lost = [_Lost(each.index, history[each.index].text) for each in new]
-    ranked = yield from _ranked(situation, lost, seen, room)
-    home, finder = dict[str, int](), Finder()
-    for each in lost:
-        home.update(dict.fromkeys((yield from finder.finding(each.text)), each.index))
-    chosen: dict[int, list[str]] = {}
-    for name in ranked:
-        room -= count(name) + 1
-        if room < 0:
-            break
-        chosen.setdefault(home[name], []).append(name)
-    rewrites = tuple(
-        replace(each, text=names.named_in(each.text, chosen[each.index])) if each.index in chosen else each
-        for each in edits.rewrites
-    )
-    return replace(edits, rewrites=rewrites)

@@ -153,11 +153,3 @@ def tree(paths: Iterable[str]) -> Mapping[str, list[str]]:
         directory, slash, name = path.rstrip("/").rpartition("/")
         found.setdefault(directory + slash, {})[name] = None
     return {directory: list(members) for directory, members in found.items()}
-
-
-NAMED_IN = " [Names in it: "
-
-
-def named_in(text: str, found: Iterable[str]) -> str:
-    """A statement of what stood somewhere, with names that stood there."""
-    return f"{text}{NAMED_IN}{', '.join(found)}.]"

@@ -115,14 +115,12 @@ class CarryPolicy:
 
     share     the most that it takes of the window; 0 = nothing is carried
     tokens    the most that it takes whatever the window
-    markers   whether markers of elided results name what stood in them
     paths     names of arguments that tools take files by
     commands  names of arguments that tools take commands by
     """
 
     share: float = 0.1
     tokens: int = 4096
-    markers: bool = False
     paths: tuple[str, ...] = (
         "path",
         "file_path",

@@ -14,10 +14,9 @@ from proxy.exchange.commands import Outcome, Pause, with_pauses
 
 def composed(case: Case, draft: Draft, edits: Edits) -> Generator[Pause, Outcome, Edits]:
     """These edits with all that is written into them."""
-    before = case.memory.edits or NOTHING
     situation = replace(case.situation, made=draft.made)
-    if edits != before and situation.carry_tokens:
-        edits = yield from with_pauses(carried.writing(situation, before, edits))
+    if edits != (case.memory.edits or NOTHING):
+        edits = yield from with_pauses(carried.writing(situation, edits))
     if situation.recall_tokens and situation.may_recall(edits):
         edits = yield from with_pauses(recall.finding(situation, edits))
     return edits

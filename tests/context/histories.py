@@ -168,5 +168,5 @@ def planned(case: Situation, edits: Edits, summary: str | None) -> Plan:
     assert isinstance(done, Plan)
     if done.edits == edits:
         return done
-    written = at_once(carried.writing(last, edits, done.edits))
+    written = at_once(carried.writing(last, done.edits))
     return Plan(written, last.tokens(written))

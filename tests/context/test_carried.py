@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from proxy.context import carried, deeds, names
 from proxy.context.deeds import outcome
-from proxy.context.edits import NOTHING, Cut, Edits, Rewrite
+from proxy.context.edits import Cut, Edits
 from proxy.context.names import Shape
 from proxy.context.policy import CarryPolicy, ModelPolicy
 from proxy.context.situation import Limits, Situation
 from proxy.context.steps import at_once
-from proxy.context.strategies import elide
 from tests.context.histories import apply, count, read, situation
 from tests.desk import stored
 
@@ -44,7 +43,7 @@ def case(*talk: dict[str, Any], policy: ModelPolicy | None = None, limits: Limit
 def facts(of: Situation, stop: int | None = None) -> str:
     """What a cut before the last message carries."""
     cut = Cut(len(of.conversation.history) - 1 if stop is None else stop)
-    edits = at_once(carried.writing(of, NOTHING, Edits(cut)))
+    edits = at_once(carried.writing(of, Edits(cut)))
     assert edits.cut is not None
     return edits.cut.facts or ""
 
@@ -174,24 +173,7 @@ def test_arguments_that_name_files_and_commands_are_configured() -> None:
 def test_nothing_is_carried_where_it_is_switched_off() -> None:
     policy = ModelPolicy(carry=CarryPolicy(share=0.0))
     of = case(USER, *called("f", {}), {"role": "user", "content": "go on"}, policy=policy)
-    assert at_once(carried.writing(of, NOTHING, Edits(Cut(3)))).cut == Cut(3)
-
-
-@pytest.mark.parametrize(("markers", "more"), [(False, ""), (True, " [Names in it: some_identifier.]")])
-def test_b66_a_marker_says_names_of_what_it_stands_for_only_where_that_is_wanted(
-    markers: bool, more: str
-) -> None:
-    talk = (USER, *called("look", {}, "the some_identifier " * 50), {"role": "user", "content": "go on"})
-    of = case(*talk, policy=ModelPolicy(carry=CarryPolicy(markers=markers)))
-    bare = Edits(rewrites=(Rewrite(2, elide.marker(of, 2), "elide"),))
-    view = apply(of.conversation, at_once(carried.writing(of, NOTHING, bare)))
-    assert view.history[2].text == elide.marker(of, 2) + more
-
-
-def test_b35_a_marker_with_names_is_a_marker_already() -> None:
-    of = case(USER, *called("look", {}, "the some_identifier " * 50), {"role": "user", "content": "go on"})
-    text = names.named_in(elide.marker(of, 2), ["some_identifier"])
-    assert elide.is_marker(text, elide.pattern(of.policy.elide.marker))
+    assert at_once(carried.writing(of, Edits(Cut(3)))).cut == Cut(3)
 
 
 WORDS = st.lists(

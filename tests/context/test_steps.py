@@ -162,7 +162,7 @@ WORK: Mapping[str, tuple[Callable[[Situation], Steps[object]], float]] = {
     "the elision of results": (lambda of: STRATEGIES["elide"](of, NOTHING), 20),
     "the shortening of texts": (lambda of: STRATEGIES["shorten"](of, NOTHING), 20),
     "a view with markers": (lambda of: view.applying(of.conversation, elided(of)), 15),
-    "what a cut carries": (lambda of: carried.writing(of, NOTHING, summarised(of)), 20),
+    "what a cut carries": (lambda of: carried.writing(of, summarised(of)), 20),
     "what is recalled": (lambda of: recall.finding(of, summarised(of)), 10),
     "the order of a summary": (ordered, 10),
 }

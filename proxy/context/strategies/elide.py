@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from string import Formatter
 
-from proxy.context import names, pins
+from proxy.context import pins
 from proxy.context.conversation import TOOL_RESULTS
 from proxy.context.edits import Edits, Rewrite
 from proxy.context.situation import Situation
@@ -69,13 +69,12 @@ def is_marker(text: str, known: re.Pattern[str]) -> bool:
 
 
 def pattern(template: str) -> re.Pattern[str]:
-    """What a marker of this template looks like, with names behind it or without."""
+    """What a marker of this template looks like."""
     pieces = [
         re.escape(literal) + (".*?" if field is not None else "")
         for literal, field, _, _ in Formatter().parse(template)
     ]
-    with_names = rf"(?:{re.escape(names.NAMED_IN)}.*\.\])?"
-    return re.compile(f"(?:{TOOL_RESULTS} )?" + "".join(pieces) + with_names)
+    return re.compile(f"(?:{TOOL_RESULTS} )?" + "".join(pieces))
 
 
 def _candidates(situation: Situation, edits: Edits) -> Iterator[int]:
