@@ -320,17 +320,24 @@ def _silent(step: Step, calls: Sequence[Call]) -> None:
     """Told nothing."""
 
 
-def arguments() -> argparse.ArgumentParser:
+def conversing(description: str | None, steps: int) -> argparse.ArgumentParser:
+    """Arguments for a conversation of so many steps, if nothing else is said."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     shared = os.environ.get("TRANSOM_SHARED_DATA")
     add = parser.add_argument
     add("folder", type=Path, nargs="?", default=Path(shared) if shared else None)
-    add("--steps", type=int, default=40)
+    add("--steps", type=int, default=steps)
     add("--window", type=int, default=4096, help="tokens, a multiple of 256")
     add("--characters", type=int, default=900, help="of each user message")
     add("--answer", type=int, default=48, help="the most tokens of an answer")
+    return parser
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = conversing(__doc__, 40)
+    add = parser.add_argument
     add("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     add(
         "--deadline",

@@ -23,7 +23,6 @@ over a tenth.
 import argparse
 import asyncio
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.memory import served
-from benchmarks.real_server import conversation, texts_of
+from benchmarks.real_server import conversation, conversing, texts_of
 from benchmarks.served import Call, Relay, counting_relay, model_server
 from benchmarks.speed import machine
 from benchmarks.speed.tables import table
@@ -103,17 +102,10 @@ COLUMNS: Final = ("mode", "side calls", "asked", "processed", "seconds", "next t
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = conversing(__doc__, 30)
+    parser.add_argument(
+        "--deadline", type=float, default=300.0, help="seconds that the proxy waits for a summary"
     )
-    shared = os.environ.get("TRANSOM_SHARED_DATA")
-    add = parser.add_argument
-    add("folder", type=Path, nargs="?", default=Path(shared) if shared else None)
-    add("--steps", type=int, default=30)
-    add("--window", type=int, default=4096, help="tokens, a multiple of 256")
-    add("--characters", type=int, default=900, help="of each user message")
-    add("--answer", type=int, default=48, help="the most tokens of an answer")
-    add("--deadline", type=float, default=300.0, help="seconds that the proxy waits for a summary")
     return parser
 
 

@@ -21,7 +21,8 @@ from benchmarks.real_server import (
     made_up,
     rows,
 )
-from benchmarks.served import CHAT, Cost
+from benchmarks.served import CHAT, Call, Cost, Relay
+from benchmarks.side_calls import found
 from proxy.demo.replies import chunks, completion, text_message
 from tests.peers.answers import Answer, json_answer, sse_answer
 from tests.peers.scripted import Request, ScriptedUpstream
@@ -120,3 +121,20 @@ def test_what_the_figures_do_not_show_is_said(outcome: Outcome) -> None:
     assert list(outcome.doubts()) == []
     assert len(list(replace(outcome, metered=101).doubts())) == 1
     assert len(list(replace(outcome, left=1).doubts())) == 1
+
+
+# --- side calls, asked in one way and another -----------------------------------------------------------------
+
+
+def call(name: str, processed: int, cached: int = 0) -> Call:
+    return Call(b"", 200, 1.0, name, {}, {"prompt_n": processed, "cache_n": cached})
+
+
+def test_side_calls_are_those_whose_answers_the_client_never_saw_and_the_call_behind_each_is_told_apart() -> (
+    None
+):
+    calls = [call("a", 300), call("side", 20, 2000), call("b", 900), call("c", 250), call("other", 40, 2100)]
+    told = found(Relay("", [*calls, call("d", 800)]), ["a", "b", "c", "d"])
+    assert [each.id for each in told.side] == ["side", "other"]
+    assert [each.id for each in told.behind] == ["b", "d"]
+    assert told.row("suffix") == ("suffix", "2", "2,080", "30", "1.0", "850")
