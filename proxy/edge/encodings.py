@@ -82,7 +82,7 @@ class Received:
 
 async def received(data: bytes, codings: Sequence[bytes], most: int) -> Received:
     """A request's body, decoded in a thread to at most so many bytes. Raises Undecodable."""
-    return Received(data, await decoded(data, codings, request_bound(most)))
+    return Received(data, await decoded(data, codings, request_bound(most)) if codings else data)
 
 
 async def decoded(data: bytes, codings: Sequence[bytes], bound: Bound) -> bytes:

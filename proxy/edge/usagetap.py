@@ -25,7 +25,8 @@ class UsageTap:
     """
 
     def __init__(self, *, strips: bool) -> None:
-        self._events = UsageFilter() if strips else Observer()
+        self._strips = strips
+        self._events: Observer | None = None  # of a stream
         self._is_document: bool | None = None
         self._document: list[bytes] = []
         self._room = DOCUMENT_BYTES
@@ -39,7 +40,9 @@ class UsageTap:
             if not start:
                 return chunk  # blank lines, which some send to keep a connection busy
             self._is_document = start.startswith(_DOCUMENT_STARTS)
-        if not self._is_document:
+            if not self._is_document:
+                self._events = UsageFilter() if self._strips else Observer()
+        if self._events is not None:
             return self._events.feed(chunk)
         self._room -= len(chunk)
         if self._room >= 0:
@@ -53,11 +56,11 @@ class UsageTap:
 
     def end(self) -> bytes:
         """Nothing more comes; the bytes that still go on."""
-        if not self._is_document:
+        if self._events is not None:
             rest = self._events.end()
             self.usage = self._events.usage
             return rest
-        if self._room >= 0:
+        if self._document:
             self.usage = chat.usage_of(b"".join(self._document))
         return b""
 

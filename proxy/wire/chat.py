@@ -142,7 +142,9 @@ def _reading(body: bytes, reader: Reader) -> Steps[ChatRequest]:
         raise NotManaged("repeated_key")
     if not fields.get("messages", b"").startswith(b"["):
         raise NotManaged("no_messages")
-    if not all(rawjson.is_text(raw) for key, raw in fields.items() if key != "messages"):
+    if not rest.isascii() and not all(
+        map(rawjson.is_text, [fields[key] for key in fields if key != "messages"])
+    ):
         raise NotJSON("no UTF-8")  # of the messages each is decoded
     if is_large:
         yield
@@ -161,10 +163,11 @@ def _moved(spans: Sequence[Span], known: Recognised) -> tuple[Span, ...]:
     start, removed = known.start, known.stop - known.start
     if not known.entries:
         return tuple(spans)
-    return tuple(
+    moved = [
         Span(key, first + removed * (first >= start), stop + removed * (stop >= start))
         for key, first, stop in spans
-    )
+    ]
+    return tuple(moved)
 
 
 def _request(
@@ -178,8 +181,8 @@ def _request(
         places=places,
         model=_name(fields.get("model", b"null")),
         conversation=conversation,
-        extras=tuple(fields[name] for name in EXTRAS if name in fields),
-        reasoning=tuple(fields[name] for name in REASONING if name in fields),
+        extras=tuple([fields[name] for name in EXTRAS if name in fields]),
+        reasoning=tuple([fields[name] for name in REASONING if name in fields]),
         stream=fields.get("stream") == b"true",
         wants_usage=_wants_usage(options),
         stream_options=options,

@@ -7,7 +7,7 @@ servers disagree on whether `prompt_tokens` includes what came from a cache, so 
 readings.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 _MOST_TOKENS = 100_000_000
 """No window comes near this; a larger count is a fault of the server."""
@@ -16,8 +16,7 @@ _PLACEHOLDER = (100, 100, 200)
 """Prompt, completion and total of KoboldCpp 1.76, which invents them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Token counts of one answer, each as reported, or None where nothing believable was.
 
     `cached_tokens`: the part of the prompt that came from a cache, by `prompt_tokens_details.cached_tokens`
@@ -80,7 +79,7 @@ def read_usage(value: object) -> Usage | None:
 
 def _count(value: object) -> int | None:
     """A believable number of tokens. Gateways in a language with one kind of number may write 12 as 12.0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not 0 <= value <= _MOST_TOKENS or value != int(value):  # NaN fails the first test.
         return None
