@@ -477,8 +477,11 @@ class Case:
         return calibration.stands_still(self.anchor, verdict.raw, verdict.reported)
 
     def lesson(self, verdict: Verdict) -> Learn | None:
-        """What the answer taught; None when it told no count, or one of pictures, whose cost is a guess."""
-        if verdict.reported is None or not self._counts_text:
+        """What the answer taught; None when it told no count, or one of pictures, whose cost is a guess.
+
+        Nor does one to the client's own request for a summary: the counts of a conversation go on from its last turn.
+        """
+        if verdict.reported is None or not self._counts_text or self.sound.asks_for_summary:
             return None
         mine, is_still = self._followed(verdict), self._stands_still(verdict)
         others = tuple(each for each in self.memory.anchors if each is not self.anchor)

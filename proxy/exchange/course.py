@@ -136,9 +136,7 @@ def _conducted(case: Case, refused: tuple[bytes, Refused] | None = None) -> Exch
             yield more.lesson
         if recovered > MOST_RECOVERIES:
             break
-        # What was just saved is what is there now; the next plan goes on from it and takes its place.
-        memory = replace(more.memory, edits=going.edits, checkpoint_id=going.checkpoint_id)
-        case = replace(case, memory=memory)
+        case = replace(case, memory=_with_saved(case, more.memory, going))
         other = yield from _prepared(case, case.bounded(going.draft), recovered)
         if other.body == going.body:
             break  # what was learned changes nothing: the refusal stands
@@ -210,6 +208,16 @@ class _Going:
         return replace(self, changes=changes, verdict=verdict, body=changes.applied_to(request))
 
 
+def _with_saved(case: Case, memory: Memory, going: _Going) -> Memory:
+    """What was just saved is what is there now; the next plan goes on from it and takes its place.
+
+    Of a request for a summary nothing was: it begins again at what earlier cuts left.
+    """
+    if case.sound.asks_for_summary:
+        return memory
+    return replace(memory, edits=going.edits, checkpoint_id=going.checkpoint_id)
+
+
 def _minds_usage(going: _Going, answer: Refused) -> bool:
     return going.changes.strip_usage and chat.refuses_usage(answer.status, answer.body)
 
@@ -259,6 +267,8 @@ def _planned(case: Case, draft: Draft) -> Generator[Command, Outcome, tuple[Draf
     edits = yield from composed(case, draft, step.edits)
     checkpoint_id = case.memory.checkpoint_id if edits else None
     if edits and edits != case.memory.edits:
+        if case.sound.asks_for_summary:
+            return draft, edits, None
         checkpoint_id = case.key_for(edits)
         replaces = checkpoint_id == case.memory.checkpoint_id
         edits = expect(Edits, (yield Save(checkpoint_id, edits, replaces)))

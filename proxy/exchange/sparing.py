@@ -2,8 +2,9 @@
 
 Rules. No side call is made: a summary of a summary keeps a part of a part. Results are elided and texts shortened, only
 as far as the window needs, and from the client's own messages, not from what earlier cuts left of them; where that
-is not enough, the oldest turns go. The newest message stays whole. Nothing of it is saved, and nothing written into
-it: a client that goes on with its old history finds the conversation as it was.
+is not enough, the oldest turns go. The newest message stays whole. Nothing of it is saved or learned, not where all of
+the ladder is needed either, and nothing written into it: a client that goes on with its old history finds the
+conversation as it was.
 """
 
 from collections.abc import Generator
@@ -11,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from proxy.context import planner
+from proxy.context.conversation import Message
 from proxy.context.edits import NOTHING, Edits
 from proxy.context.planner import Plan
 from proxy.context.policy import CarryPolicy, Mode, RecallPolicy
@@ -36,6 +38,9 @@ def spared(case: Case, draft: Draft) -> Generator[Measure | Pause, Outcome, tupl
     before = case.memory.edits or NOTHING
     limits = case.situation.limits
     assert limits is not None
+    if made := (yield from with_pauses(case.drafted(draft).making(before))):
+        # What is said of the request is held against what was in force, whichever of the two it is planned from.
+        draft = draft.sized(NeedSizes(made), (yield from _sizes(case, made)))
     if before.cut is None or case.situation.tokens(NOTHING) <= _MOST_SHRUNK * limits.budget:
         begun = NOTHING if before.cut else before
         draft, plan = yield from _planned(case, draft, begun, _WHOLE)
@@ -55,10 +60,13 @@ def _planned(
             case Plan():
                 return draft, step
             case NeedSizes(messages=messages):
-                sizes = expect(Measured, (yield Measure(case.request.model, messages)))
-                draft = draft.sized(step, sizes)
+                draft = draft.sized(step, (yield from _sizes(case, messages)))
             case NeedSummary():
                 raise TypeError("a ladder without a summary has asked for one")
+
+
+def _sizes(case: Case, messages: tuple[Message, ...]) -> Generator[Measure | Pause, Outcome, Measured]:
+    return expect(Measured, (yield Measure(case.request.model, messages)))
 
 
 def _as_little(situation: Situation, strategies: frozenset[str]) -> Situation:
