@@ -207,7 +207,7 @@ class Performer:
     """Performs the commands of one exchange.
 
     `spent` tells the seconds by kind of command, `chain` the names of the history's prefixes once they are known,
-    `kept` those under which something was stored, `prepared` the prefix whose summary is being written ahead, if any,
+    `kept` those under which something was stored, `prepared` those one of which is being summarised ahead,
     `unread` why the usage of an answer could not be read, a fixed word or empty, `doing` what is under way: one
     of the reasons in the table of deeds, or PLAN. `verdict` is the newest that there is, whatever became of the
     request, `added` what the proxy took of its time, once the main call was made, and `sent` that call's body.
@@ -233,7 +233,7 @@ class Performer:
         self._already = b""
         self.chain: tuple[str, ...] = ()
         self.kept: tuple[str, ...] = ()
-        self.prepared = ""
+        self.prepared: tuple[str, ...] = ()
         self.unread = ""
         self.spent: dict[str, float] = {}
         self.doing = PLAN
@@ -341,7 +341,7 @@ class Performer:
         await self._around.memories.learn(command, self._calibration)
 
     async def _prepare(self, command: Prepare) -> None:
-        self.prepared = command.order.key
+        self.prepared = command.order.keys
         self._around.summaries.prepare(command, self._who, self._origin)
 
     async def _measure(self, command: Measure) -> Measured:

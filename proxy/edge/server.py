@@ -310,7 +310,7 @@ class Server:
         if not verdict.complete:
             visit.reason = "upstream_broke"
         self._windows[visit.site.name].note(terms.tenant, verdict)
-        kept = (*performer.kept, performer.prepared)
+        kept = (*performer.kept, *performer.prepared)
         ledger = self._around.ledger.of(visit.admitted.holder)
         visit.beginning = ledger.note(performer.chain, verdict, kept)
         visit.conversation = ledger.name_of(performer.chain)

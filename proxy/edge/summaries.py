@@ -88,7 +88,7 @@ AS_EVER: Final = Waits()
 
 @dataclass(slots=True)
 class _Job:
-    key: str
+    order: Order
     task: asyncio.Task[Outcome]
     wanted: asyncio.Event
     """Set when a request waits for it, so that it no longer waits for a quiet moment."""
@@ -169,15 +169,23 @@ class Summaries:
         done = next((self._done[key] for key in reversed(self._done) if key in ask.welcome), None)
         if done is not None:
             return replace(done, usage=None)
-        job = next((job for job in self._jobs.values() if job.key in ask.welcome), None)
+        job = next((job for key, job in self._jobs.items() if key in ask.welcome), None)
         shared = job is not None
         if job is None:
             if not self._may_begin(who):
                 return SideCallFailed("held_back")
             job = self._start(self._fitting(ask.order, who), who, origin)
         job.wanted.set()
+        began = asyncio.get_running_loop().time()
         outcome = await self._awaited(job, waited)
-        return replace(outcome, usage=None) if shared else outcome
+        if not shared:
+            return outcome
+        if isinstance(outcome, Summarised) and outcome.key not in ask.welcome:
+            # Asked in the other way it came to be of a longer prefix, which another conversation has and this has not.
+            if job in self._jobs.values():
+                return SideCallFailed("timeout")
+            return await self.get(ask, who, origin, waited + asyncio.get_running_loop().time() - began)
+        return replace(outcome, usage=None)
 
     async def _awaited(self, job: _Job, waited: float) -> Outcome:
         """What came of it. It goes on when its waiter leaves or has waited long enough; its fault is its own."""
@@ -186,7 +194,8 @@ class Summaries:
         if ended and (job.task.cancelled() or job.task.exception() is None):
             return job.task.result()
         # What cannot be stored, or not in time, is good all the same.
-        return self._done.get(job.key, SideCallFailed("fault" if ended else "timeout"))
+        done = (self._done[key] for key in job.order.keys if key in self._done)
+        return next(done, SideCallFailed("fault" if ended else "timeout"))
 
     def prepare(self, prepare: Prepare, who: str, origin: Origin) -> None:
         """Have the summary written in the background, unless one of this conversation is on its way."""
@@ -238,7 +247,7 @@ class Summaries:
     def _start(self, order: Order, who: str, origin: Origin, *, ahead: bool = False) -> _Job:
         wanted = asyncio.Event()
         course = self._ahead(order, who, origin, wanted) if ahead else self._make(order, who, origin)
-        job = _Job(order.key, asyncio.create_task(course), wanted)
+        job = _Job(order, asyncio.create_task(course), wanted)
         self._jobs[order.key] = job
         job.task.add_done_callback(lambda task: self._ended(order.key, task))
         return job

@@ -144,6 +144,11 @@ class Order:
     mode: SummaryMode = SummaryMode.TRANSCRIPT
     instead: "Order | None" = None
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What its summary may be stored under: asked in the other way, it may be of another prefix."""
+        return (self.key, self.instead.key) if self.instead else (self.key,)
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:

@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -404,3 +404,53 @@ async def test_a_good_summary_behind_the_prompt_is_taken_and_the_transcript_neve
         assert outcome == Summarised("k1", "Task: to mend the parser, as was asked", Usage(9, 5, 8))
         assert b.model.modes == ["suffix"]
         assert json.loads(b.log.getvalue())["cached_tokens"] == 8
+
+
+BEHIND = replace(ask("k1").order, mode=SummaryMode.SUFFIX, instead=ask("k3").order)
+"""Behind the prompt there is room for less than in a transcript, which is of a longer prefix."""
+
+
+async def test_b113_whoever_shares_a_call_and_has_less_history_than_its_transcript_is_of_gets_another() -> (
+    None
+):
+    async with bench() as made:
+        made.model.instead = Answered("", None)
+        longer = asyncio.create_task(made.summaries.get(Ask(BEHIND, frozenset(KEYS)), "who", ORIGIN))
+        await made.model.called.wait()
+        shorter = [
+            asyncio.create_task(made.summaries.get(ask("k1", ("k1", "k2")), "who", ORIGIN)) for _ in range(3)
+        ]
+        made.model.gate.set()
+        theirs = await asyncio.gather(*shorter)
+        assert (await longer, {each.key for each in theirs if isinstance(each, Summarised)}) == (
+            Summarised("k3", "summary 2", Usage(7, 3)),
+            {"k1"},
+        )
+        assert made.model.asked == 3, (
+            "one behind the prompt, one of the transcript, one for all that are shorter"
+        )
+
+
+async def test_who_has_waited_long_enough_finds_a_transcripts_summary_that_could_not_be_stored() -> None:
+    async def never(key: str, text: str) -> None:
+        await asyncio.Event().wait()
+
+    model = Model(instead=Answered("", None))
+    model.gate.set()
+    log = logs.build(LogOptions(format=LogFormat.JSON), io.StringIO())
+    summaries = Summaries(model, never, log, waits=Waits(1000.0, 0.2))
+    assert (await summaries.get(Ask(BEHIND, frozenset(KEYS)), "who", ORIGIN)) == Summarised(
+        "k3", "summary 2", Usage(7, 3)
+    )
+    await summaries.close()
+
+
+async def test_a_forgotten_conversations_summary_is_forgotten_whichever_way_it_was_asked_for() -> None:
+    async with bench() as made:
+        made.model.instead = Answered("", None)
+        made.model.gate.set()
+        made.summaries.prepare(Prepare(BEHIND, frozenset(KEYS)), "who", ORIGIN)
+        await until(lambda: "k3" in made.kept)
+        made.summaries.forget(BEHIND.keys)
+        again = await made.summaries.get(ask("k3"), "who", ORIGIN)
+        assert again == Summarised("k3", "summary 3", Usage(7, 3))
