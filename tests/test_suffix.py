@@ -110,9 +110,10 @@ def test_tools_stay_and_may_not_be_called_and_what_shapes_an_answer_is_left_out(
     assert not {*shaping, "temperature"} & set(order)
 
 
-def test_without_tools_nothing_is_forbidden_which_upstreams_would_refuse() -> None:
+@pytest.mark.parametrize("members", [{}, {"tools": None}, {"tools": []}], ids=str)
+def test_without_tools_nothing_is_forbidden_which_upstreams_would_refuse(members: dict[str, Any]) -> None:
     desk = Desk(POLICY)
-    grown(desk, turns(12))
+    grown(desk, turns(12), **members)
     assert "tool_choice" not in json.loads(orders(desk)[0][1].body)
 
 

@@ -237,8 +237,12 @@ _ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 def was_cut_behind(raw: RawHeaders) -> bool:
-    """Whether another proxy says in its answer that it sent on another prompt than it was sent."""
-    return find(raw, _TOLD + b"tokens") != find(raw, _TOLD + b"original-tokens")
+    """Whether another proxy says in its answer that it sent on another prompt than it was sent.
+
+    It tells both numbers; a field of one of these names alone is somebody else's.
+    """
+    sent, original = find(raw, _TOLD + b"tokens"), find(raw, _TOLD + b"original-tokens")
+    return None not in (sent, original) and sent != original
 
 
 def codings(raw: RawHeaders) -> tuple[bytes, ...]:

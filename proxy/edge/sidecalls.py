@@ -131,7 +131,7 @@ class SideCaller:
         except TransomError:
             return _Retry("unreachable")
         try:
-            if reply.status in chat.SHAPE_REFUSALS:
+            if reply.status in chat.REFUSING:
                 refusal = await reply.chunk()
                 if (other := _reshaped(body, mode, reply.status, refusal)) is not None:
                     return _Reshaped(f"status_{reply.status}", other)

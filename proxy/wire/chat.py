@@ -295,6 +295,8 @@ PROMPT_MEMBERS: Final = frozenset(
 """Members of a main call, beside its messages, by which a prompt is made and its place in a cache is found."""
 
 _FORBIDDING: Final = (("tools", "tool_choice"), ("functions", "function_call"))
+_NO_TOOLS: Final = (b"null", b"[]")
+"""Beside these a choice of tools is refused."""
 
 
 def suffix_call(
@@ -305,7 +307,7 @@ def suffix_call(
     """
     places = (place for place in request.places if place.key in PROMPT_MEMBERS)
     members = {place.key: request.body[place.start : place.stop] for place in places}
-    members |= {name: b'"none"' for of, name in _FORBIDDING if of in members}
+    members |= {name: b'"none"' for of, name in _FORBIDDING if members.get(of, b"null") not in _NO_TOOLS}
     if cache_key:
         members["prompt_cache_key"] = rawjson.encode(cache_key)
     members |= {"messages": rawjson.array(messages), "stream": rawjson.encode(stream)}

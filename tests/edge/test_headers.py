@@ -221,3 +221,20 @@ def test_no_target_leads_to_another_host(base: str, target: str) -> None:
 def test_a_base_that_is_no_absolute_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="http"):
         Base.of(url)
+
+
+@pytest.mark.parametrize(
+    ("fields", "was_cut"),
+    [
+        ({"x-context-tokens": "5", "x-context-original-tokens": "9"}, True),
+        ({"x-context-tokens": "5", "x-context-original-tokens": "5"}, False),
+        ({"x-context-tokens": "5"}, False),
+        ({"x-context-original-tokens": "5"}, False),
+        ({}, False),
+    ],
+)
+def test_a_prompt_was_cut_behind_where_both_of_its_numbers_are_told_and_differ(
+    fields: dict[str, str], was_cut: bool
+) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in fields.items()]
+    assert headers.was_cut_behind(raw) is was_cut

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.config import Secret, SideCalls
+from proxy.context.policy import SummaryMode
 from proxy.edge.connections import Timeouts
 from proxy.edge.headers import Base
 from proxy.edge.sidecalls import Answered, Origin, SideCaller
@@ -270,3 +271,17 @@ async def test_b27_where_stream_options_are_refused_the_stream_is_asked_for_with
     async with ScriptedUpstream([refusal, STREAMED]) as upstream, caller(upstream.base_url) as side:
         assert isinstance(await side.ask(STREAMING, ORIGIN), Answered)
         assert upstream.requests[1].json() == {"messages": [], "stream": True}
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 500, 501])
+async def test_where_no_provider_lets_tools_be_forbidden_they_are_only_asked_not_to_be_called(
+    status: int,
+) -> None:
+    said = {"error": {"message": "No endpoints found that support the provided 'tool_choice' value."}}
+    body = b'{"messages":[],"tools":[{}],"tool_choice":"none"}'
+    async with (
+        ScriptedUpstream([json_answer(said, status=status), GOOD]) as upstream,
+        caller(upstream.base_url) as side,
+    ):
+        assert isinstance(await side.ask(body, ORIGIN, SummaryMode.SUFFIX), Answered)
+        assert upstream.requests[1].json() == {"messages": [], "tools": [{}]}
