@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, TextIO
@@ -94,9 +94,10 @@ class _Lines:
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
         """The event as it may be written."""
         if _is_plain(event):
-            line = msgspec.json.encode(event).decode()
-            if _shows_nothing(line):
-                return line
+            with suppress(UnicodeEncodeError):  # half a character
+                line = msgspec.json.encode(event).decode()
+                if _shows_nothing(line):
+                    return line
         return msgspec.json.encode(self._redacted(logger, method, event)).decode()
 
 
@@ -109,8 +110,8 @@ def _is_plain(event: Mapping[str, object]) -> bool:
 
 
 def _shows_nothing(line: str) -> bool:
-    """Whether a line of JSON is printable ASCII, and says no word with which a credential would be written."""
-    if "\\" in line or not line.isascii():
+    """Whether a line of JSON has no character to escape, and no word with which a credential would be written."""
+    if "\\" in line or not line.isprintable():
         return False
     text = line.lower().replace('tokens"', "")  # names of our own, of which nothing is a credential's
     suspect = "token" in text or "key" in text or "auth" in text

@@ -94,6 +94,23 @@ def test_what_a_client_chooses_neither_controls_a_terminal_nor_begins_a_line(for
     assert "[2J" in line
 
 
+@pytest.mark.parametrize("odd", ["\x7f", "\udcff", "\u2028", "\x1b"])
+def test_so_does_no_character_of_a_plain_event(odd: str) -> None:
+    log, stream = written()
+    log.info("request", path=f"/v1/{odd}", spent={"send": 0.1})
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable()
+    assert json.loads(line)["path"] == "/v1/" + odd.encode("unicode_escape").decode()
+
+
+@pytest.mark.parametrize("named", ["tokens", "Tokens", "total_tokens"])
+def test_a_name_of_ours_hides_no_credential_beside_it(named: str) -> None:
+    log, stream = written()
+    log.info("request", **{named: 5}, path=f"/v1?{named}&access_token={SECRET}", tokens_of=f"Bearer {SECRET}")
+    assert json.loads(stream.getvalue())[named] == 5
+    assert SECRET not in stream.getvalue()
+
+
 async def test_no_more_of_a_path_is_logged_than_tells_what_it_is() -> None:
     async with ScriptedUpstream() as upstream, proxied(upstream.url) as proxy, RawClient(proxy.url) as client:
         await client.request("GET", "/v1/" + "x" * 60_000)
