@@ -198,3 +198,17 @@ def test_compacting_on_demand_asks_in_the_same_way() -> None:
     desk = Desk(POLICY)
     desk.compact(request(*turns(6), tools=[TOOL]))
     assert [order.mode for _, order in orders(desk)] == [SummaryMode.SUFFIX]
+
+
+@pytest.mark.parametrize("mode", list(SummaryMode), ids=str)
+@pytest.mark.parametrize("prepare_at", [0.0, 0.8])
+def test_b109_whoever_asks_for_a_summary_would_take_the_one_that_it_asks_for(
+    mode: SummaryMode, prepare_at: float
+) -> None:
+    """Else two requests of a conversation, of which a part was dropped, would each begin the same side call."""
+    own = replace(SUFFIX, mode=mode, prepare_at=prepare_at)
+    desk = Desk(replace(POLICY, window=3000, summary=own), summaries=[SideCallFailed("timeout")])
+    grown(desk, turns(40))
+    made = [command for command in desk.done if isinstance(command, Ask | Prepare)]
+    assert len(made) > 5
+    assert all(each.welcome.issuperset(each.order.keys) for each in made)

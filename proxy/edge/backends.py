@@ -22,7 +22,7 @@ from proxy.edge.discovery import Discovery
 from proxy.edge.headers import Base, RawHeaders
 from proxy.edge.performer import Remembers
 from proxy.edge.questions import Questions
-from proxy.edge.server import LAST_SECOND, Parts
+from proxy.edge.server import Parts
 from proxy.edge.sidecalls import SideCaller
 from proxy.edge.spending import Spending
 from proxy.edge.summaries import Summaries, Waits
@@ -107,8 +107,7 @@ async def opened(made_of: Spec, parts: Parts, tracing: "Tracing | None" = None) 
             note=parts.metrics.note_side_call,
             spending=Spending(side_calls.per_hour, clock),
             prepares=_has_room_for_side_calls(made_of),
-            # The last second is for a call that waits behind others, or on the store.
-            waits=Waits(patience=side_calls.patience(options.base_url) + LAST_SECOND),
+            waits=Waits(patience=side_calls.patience(options.base_url)),
         )
         stack.push_async_callback(summaries.close)
         questions = Questions(upstream, base, key)

@@ -395,7 +395,8 @@ class Case:
         left = max(1, MOST_CALLS - len(draft.side_calls))
         order = yield from self.orders.ordering(need, self.drafted(draft), self.chain, edits, left)
         start = max(need.start, self.memory.edits.start if self.memory.edits else 0)
-        return order, frozenset(self.chain[start : self.situation.protected_from])
+        # Of what was dropped meanwhile a first part ends before all that is still in view.
+        return order, frozenset((*order.keys, *self.chain[start : self.situation.protected_from]))
 
     def ahead(self, edits: Edits, draft: Draft) -> Steps[tuple[Order, frozenset[str]] | None]:
         """The summary that the trigger will need, once the view has come near it; None when none is to be prepared."""

@@ -15,7 +15,7 @@ from proxy.demo.rules import Fields, Temper
 from tests.edge.proxied import Proxied, proxied
 from tests.peers.client import RawClient, Response
 from tests.peers.strict import Call, chat_answer
-from tests.peers.upstream import Answer, Cut, StrictUpstream, json_answer, marked, raw_answer
+from tests.peers.upstream import Answer, Cut, Framing, StrictUpstream, json_answer, marked, raw_answer
 
 CHAT = "/v1/chat/completions"
 POLICY = ModelPolicy(window=2000, reserve_output=200, summary=SummaryPolicy(prepare_at=0))
@@ -325,3 +325,28 @@ async def test_an_upstream_that_lets_no_tools_be_forbidden_is_asked_without_that
         assert "tool_choice" not in second.body
         assert second.body["messages"] == first.body["messages"]
         assert proxy.events("side_call")[0]["outcome"] == "used"
+
+
+async def test_b110_a_request_waits_no_longer_than_the_deadline_for_both_ways_of_asking_together() -> None:
+    loop, on, gates = asyncio.get_running_loop(), asyncio.Event(), [asyncio.Event()]
+    late = chat_answer({"stream": True}, text_message("And so on, and so forth."), prompt_tokens=500)
+    gates.insert(0, on)
+
+    def summarise(body: Fields) -> Answer:
+        loop.call_later(1.5, on.set)
+        return replace(late, pieces=(gates.pop(0), *late.pieces), framing=Framing.CHUNKED)
+
+    def is_any(body: Fields) -> bool:
+        return is_behind(body) or marked("working memory")(body)
+
+    async with (
+        StrictUpstream(window=WINDOW, is_side_call=is_any, summarise=summarise) as upstream,
+        proxied(upstream.url, policy=BEHIND, side_calls=SideCalls(deadline=2.0)) as proxy,
+    ):
+        number, took = 8, 0.0
+        while not upstream.side_calls:
+            began = loop.time()
+            assert (await post(proxy.url, talk(number))).status == 200
+            number, took = number + 2, loop.time() - began
+        assert [is_behind(call.body) for call in upstream.side_calls] == [True, False]
+        assert 1.9 < took < 2.9, "and not what each of them may take, one after the other"
