@@ -180,7 +180,7 @@ async def _listening(
 async def _listen_no_more(site: web.SockSite, listening: socket.socket, library: "_Library") -> None:
     """Close the socket, but first take what has connected already: closing would reset that."""
     waiting: list[socket.socket] = []
-    with suppress(BlockingIOError):
+    with suppress(OSError):  # none is left, or no descriptor is left to take one by
         while True:
             waiting.append(listening.accept()[0])
     await site.stop()

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 import random
+import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -172,6 +174,37 @@ async def test_a_connection_that_waits_to_be_accepted_at_the_stop_is_answered() 
             waiting.sendall(head.encode() + ASKED)
             await open_proxy.__aexit__(None, None, None)
             assert waiting.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """No file can be opened besides those that are."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def test_a_process_without_a_descriptor_left_ends_as_any_other() -> None:
+    gate = asyncio.Event()
+    stream = Answer(200, peers.SSE_HEADERS, (b"data: 1\n\n", gate, b"data: [DONE]\n\n"), Framing.CHUNKED)
+    async with ScriptedUpstream([stream]) as upstream:
+        open_proxy = proxied(upstream.url)
+        proxy = await open_proxy.__aenter__()
+        async with RawClient(proxy.url) as client:
+            await client.start(CHAT, ASKED)
+            await client.read_head()
+            assert await client.read_chunk() == b"data: 1\n\n"
+            with socket.create_connection(("127.0.0.1", int(proxy.url.rpartition(":")[2]))):
+                with no_descriptor_left():
+                    leaving = asyncio.create_task(open_proxy.__aexit__(None, None, None))
+                    await asyncio.wait([leaving], timeout=0.1)
+                    gate.set()
+                    assert await client.read_chunk() == b"data: [DONE]\n\n"
+                await leaving
 
 
 async def test_an_idle_connection_does_not_keep_the_process_for_long() -> None:
