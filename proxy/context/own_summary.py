@@ -20,15 +20,21 @@ _KNOWN: Final = (
     r"structured context (?:checkpoint )?summary",  # pi
     r"context limit was reached",  # goose
     r"rapidly running out of context",  # Cline
+    r"is not to be done now but to be remembered",  # another proxy like this one, which asks behind the prompt
+    r"transcript is this conversation up to here",  # the same in its user's own words
 )
 """What the compaction prompts of agents have in them and little else has, as their sources showed it in 2026."""
 
 _TALK: Final = r"(?:conversation|chat|dialog(?:ue)?|discussion|session)"
 _WHICH: Final = rf"(?:(?:this|our|the)\s+(?:\w+\s+){{0,2}}{_TALK}|everything\s+(?:above|so far))\b"
 _NEAR: Final = r"[^.!?\n]{0,60}?\b"
+_GOES_ON: Final = r"(?:so|above|now|into|to|and|for|in|by|with|while|but|before|as|down|please)\b"
+_ENDS: Final = rf"(?:\s+history)?(?!\s+(?!{_GOES_ON})\w)"
+"""No other noun follows: a session's cookie and the input of a chat are made smaller in other ways."""
+
 _PLAIN: Final = (
     rf"\bsummar(?:y|i[sz]e)\b{_NEAR}{_WHICH}",  # Roo Code, Kilo Code, Crush: a detailed summary of our conversation
-    rf"\b(?:compact|condense|compress)\s+{_WHICH}",
+    rf"\b(?:compact|condense|compress)\s+{_WHICH}{_ENDS}",
     r"\bfasse?\s+(?:das|dieses|unser(?:es?)?)\s+(?:\w+\s+){0,2}(?:Gespräch|Unterhaltung|Chat)\b",
 )
 _ASKS: Final = re.compile("|".join((*_KNOWN, *_PLAIN)), re.IGNORECASE)

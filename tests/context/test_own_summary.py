@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from proxy.context import summary
 from proxy.context.conversation import Conversation, read_message
 from proxy.context.own_summary import is_asked_for
 
@@ -17,6 +18,9 @@ ASKING = [
     "Please summarise everything above in five points.",
     "Can you give me a summary of this whole discussion?",
     "Compact our conversation, keep all file names.",
+    "Compact this session now and keep the file names.",
+    "Condense the chat history into one page.",
+    "*Briefly* summarize this partial conversation about programming.",
     "Fasse unser bisheriges Gespräch zusammen.",
     "Instructions of a page or two. " * 90 + "Now write a summary of the conversation.",
 ]
@@ -26,6 +30,10 @@ NOT_ASKING = [
     "The session handling is broken. Write a summary of the causes into NOTES.md.",
     "What did we say about summaries?",
     "Add a compact chat window to the page.",
+    "Condense the chat input padding in the style sheet.",
+    "Please compact the chat history widget.",
+    "Refactor the login: compress the session cookie.",
+    "Compact the session store: remove rows that have expired.",
     "",
     "code " * 500 + "summarize the conversation so far" + " code" * 500,
 ]
@@ -60,3 +68,13 @@ def test_what_was_asked_before_is_no_request_of_now() -> None:
 
 def test_an_empty_history_asks_for_nothing() -> None:
     assert not is_asked_for(Conversation((), ()))
+
+
+@pytest.mark.parametrize("prompt", ["", "Sum it all up in {words} words."])
+@pytest.mark.parametrize("previous", ["", "What was said before."])
+@pytest.mark.parametrize("behind", ["", "A question of some length. " * 90])
+def test_b126_another_proxy_that_asks_behind_the_prompt_is_a_client_that_asks(
+    prompt: str, previous: str, behind: str
+) -> None:
+    told = summary.suffix_instructions(prompt, 600, previous)
+    assert asked(*BEFORE, {"role": "user", "content": f"{behind}\n\n{told}"})
