@@ -165,7 +165,11 @@ async def counting_relay(upstream: str) -> AsyncIterator[Relay]:
     """A relay on a free port of the loopback interface before the server at this URL."""
     relay = Relay()
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(upstream, auto_decompress=False, timeout=timeout) as client:
+    # llama.cpp's server closes a kept connection after five seconds or a hundred requests, with no word of it.
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(
+        upstream, connector=connector, auto_decompress=False, timeout=timeout
+    ) as client:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             return await _relayed(request, client, relay)
