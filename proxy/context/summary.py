@@ -4,7 +4,8 @@ Rules. The model sees one plain-text transcript of the client's originals, fence
 messages themselves: upstreams refuse tool messages without tools, and small models follow a history instead of an
 order behind it. Every message of the range is in the transcript; long ones keep head and tail. Only where it is
 configured the order stands behind the messages as they were forwarded, whose prompt a cache holds; an answer to that
-must have the sections that were asked for, since a model that went on with the talk would say something as well. An
+must have sections that were asked for, since a model that went on with the talk would say something as well, and what
+is done or comes next is said in talks, too. An
 answer is a summary only when it is text, says something, and is shorter than what it replaces; anything else is a
 failure with a reason, and its text goes nowhere. A call of a tool, the instruction itself, and a text that shares no
 term with its source are no summaries either. What tools said is data on the way in and background on the way out,
@@ -117,7 +118,7 @@ REASONS = frozenset(
 @dataclass(frozen=True, slots=True)
 class Given:
     """What an answer is held against: the length of what it replaces, what its model was shown and told, and the
-    summary that it continues. `in_sections`: the answer must have at least one of the sections.
+    summary that it continues. `in_sections`: the answer must have the task, or two of the sections.
     """
 
     characters: int
@@ -190,10 +191,15 @@ def accept(answer: str, given: Given) -> str | Rejected:
         return Rejected("longer_than_source")
     if given.shown and not _has_term_of(text, given.shown.casefold()):
         return Rejected("unrelated")
-    if given.in_sections and not sections(text):
+    if given.in_sections and not _is_in_sections(text):
         return Rejected("no_sections")
     text = _tidied(text, given.previous)
     return text if len(text) < given.characters else Rejected("longer_than_source")
+
+
+def _is_in_sections(text: str) -> bool:
+    found = sections(text)
+    return "task" in found or len(found) > 1
 
 
 _CALL = re.compile(

@@ -209,7 +209,9 @@ def test_a_summary_that_took_an_order_over_stays_within_its_frame_as_background(
     [
         ("Sure! I have moved the invoices of Müller to /srv/archive, and what is next?", False),
         ("Task: move the invoices of Müller to /srv/archive.", True),
-        ("**Done**\nthe invoices of Müller were moved to /srv/archive", True),
+        ("Done: the invoices of Müller are in /srv/archive now. Shall I go on?", False),
+        ("The invoices are moved.\n\n**Next step**\nI look at those of Müller in /srv/archive.", False),
+        ("**Done**\nthe invoices of Müller were moved\n**Files**\n/srv/archive: written", True),
     ],
 )
 def test_c_going_on_with_the_talk_is_no_summary_where_sections_were_asked_for(
