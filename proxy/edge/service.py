@@ -235,7 +235,7 @@ class _Library(web.Server):
                     await self._emptied.wait()
         for each in tuple(self._open):
             if isinstance(each, _Connection) and each.is_idle:
-                each.close()
+                each.force_close()  # the other way would end who listens to it, and leave it open
 
     def __call__(self) -> web.RequestHandler:
         """One connection."""

@@ -176,6 +176,25 @@ async def test_a_connection_that_waits_to_be_accepted_at_the_stop_is_answered() 
             assert waiting.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
+async def test_an_idle_connection_is_closed_while_a_stream_still_runs_and_swallows_no_request() -> None:
+    gate = asyncio.Event()
+    stream = Answer(200, peers.SSE_HEADERS, (b"data: 1\n\n", gate, b"data: [DONE]\n\n"), Framing.CHUNKED)
+    async with ScriptedUpstream([stream]) as upstream:
+        open_proxy = proxied(upstream.url, grace=20.0)
+        proxy = await open_proxy.__aenter__()
+        async with RawClient(proxy.url) as client, RawClient(proxy.url) as idle, RawClient(proxy.url) as kept:
+            await client.start(CHAT, ASKED)
+            await client.read_head()
+            assert await client.read_chunk() == b"data: 1\n\n"
+            assert (await kept.request("GET", "/-/healthz")).status == 200
+            leaving = asyncio.create_task(open_proxy.__aexit__(None, None, None))
+            assert await idle.closed_by_server()
+            assert await kept.closed_by_server()
+            gate.set()
+            assert await client.read_chunk() == b"data: [DONE]\n\n", "before the grace time was over"
+        await leaving
+
+
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
     """No file can be opened besides those that are."""
