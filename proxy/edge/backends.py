@@ -16,7 +16,7 @@ from proxy.config import Config, SideCalls, tls
 from proxy.config import Discovery as DiscoveryOptions
 from proxy.config import Upstream as Options
 from proxy.config.values import Tls, is_on_this_machine
-from proxy.edge.connections import Timeouts, Way
+from proxy.edge.connections import Ends, Timeouts, Way
 from proxy.edge.counts import Counts
 from proxy.edge.discovery import Discovery
 from proxy.edge.headers import Base, RawHeaders
@@ -91,12 +91,12 @@ async def opened(made_of: Spec, parts: Parts, tracing: "Tracing | None" = None) 
     memories = parts.memories(options.base_url)
     async with AsyncExitStack() as stack:
         mark = tracing.marked if tracing else None
-        main = _connections(options, options.base_url, options.tls, mark)
+        main = _connections(options, options.base_url, options.tls, parts.ends, mark)
         upstream = await stack.enter_async_context(main)
         aside = upstream
         if side_calls.base_url is not None:
             other = _connections(
-                options, side_calls.base_url, side_calls.tls
+                options, side_calls.base_url, side_calls.tls, parts.ends
             )  # it hears of no client's trace
             aside = await stack.enter_async_context(other)
         caller = SideCaller(aside, side_calls, base, key=key)
@@ -127,9 +127,11 @@ async def opened(made_of: Spec, parts: Parts, tracing: "Tracing | None" = None) 
         )
 
 
-def _connections(options: Options, base_url: str, secured: Tls, mark: Mark | None = None) -> Upstream:
+def _connections(
+    options: Options, base_url: str, secured: Tls, ends: Ends, mark: Mark | None = None
+) -> Upstream:
     timeouts = Timeouts(options.connect_timeout, options.idle_timeout)
-    return Upstream(timeouts, _way(Base.of(base_url), secured, trust_env=options.trust_env), mark)
+    return Upstream(timeouts, _way(Base.of(base_url), secured, trust_env=options.trust_env), mark, ends)
 
 
 def _way(base: Base, options: Tls, *, trust_env: bool) -> Way:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -80,6 +80,40 @@ class Way:
 DIRECT: Final = Way()
 
 
+class Ends:
+    """The ends of the connections that we have opened. What comes over one of them is a request that we have sent.
+
+    Both ends are looked at: the system gives one port to several connections that lead to different places.
+    """
+
+    def __init__(self) -> None:
+        self._held: set[tuple[_End, _End]] = set()
+
+    def note(self, ours: object, theirs: object) -> None:
+        """A connection has been opened between these addresses, as a socket tells them."""
+        if (pair := _pair(ours, theirs)) is not None:
+            self._held.add(pair)
+
+    def strike(self, ours: object, theirs: object) -> None:
+        """It is gone."""
+        if (pair := _pair(ours, theirs)) is not None:
+            self._held.discard(pair)
+
+    def hold(self, peer: object, own: object) -> bool:
+        """Whether a connection that was accepted at the address `own` from `peer` is one of ours."""
+        return bool(self._held) and _pair(peer, own) in self._held
+
+
+_End: TypeAlias = tuple[str, int]
+
+
+def _pair(one: object, other: object) -> tuple[_End, _End] | None:
+    """Hosts and ports; None for a Unix socket, whose ends have no names. IPv6 sees an end of IPv4 in its own way."""
+    if not isinstance(one, tuple) or not isinstance(other, tuple):
+        return None
+    return (one[0].removeprefix("::ffff:"), one[1]), (other[0].removeprefix("::ffff:"), other[1])
+
+
 class Begun(aiohttp.ClientConnectionError):
     """The connection went away behind the first byte of an answer and before the end of its head."""
 
@@ -91,8 +125,10 @@ class Line(ResponseHandler):
     library closes the connection and leaves the reader waiting. `calls` counts the requests that it has carried.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ends: Ends) -> None:
         super().__init__(loop)
+        self._ends = ends
+        self._between: tuple[object, object] = (None, None)
         self._has_begun = False
         self._is_free = False
         self._heard_at = 0.0
@@ -162,8 +198,15 @@ class Line(ResponseHandler):
         else:
             self._on_read_timeout()
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._between = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        self._ends.note(*self._between)
+        super().connection_made(transport)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is gone, and with it what would keep it in memory."""
+        self._ends.strike(*self._between)
         super().connection_lost(exc)
         self._drop_timeout()
 
@@ -269,8 +312,9 @@ class Taken:
 class Connections:
     """Connections to the servers that one way leads to. To be used as `async with`, which closes them."""
 
-    def __init__(self, timeouts: Timeouts, way: Way = DIRECT) -> None:
+    def __init__(self, timeouts: Timeouts, way: Way = DIRECT, ends: Ends | None = None) -> None:
         self._way = way
+        self._ends = ends or Ends()
         self._timeout = aiohttp.ClientTimeout(connect=timeouts.connect, sock_connect=timeouts.connect)
         self._connector: aiohttp.BaseConnector | None = None
         self._clock = time.monotonic
@@ -353,12 +397,12 @@ class Connections:
                 happy_eyeballs_delay=0.25,  # `localhost` is often ::1 first where the server has only 127.0.0.1 (B102)
                 force_close=True,
             )
-        connector._factory = partial(_line, asyncio.get_running_loop())
+        connector._factory = partial(_line, asyncio.get_running_loop(), self._ends)
         return connector
 
 
-def _line(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
-    return Line(loop)
+def _line(loop: asyncio.AbstractEventLoop, ends: Ends) -> ResponseHandler:
+    return Line(loop, ends)
 
 
 def is_listened_on(path: str) -> bool:

@@ -7,7 +7,6 @@ any more is closed.
 """
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -42,7 +41,6 @@ class _Common:
     def __init__(self, parts: Parts, tracing: "Tracing | None") -> None:
         self._parts = parts
         self._tracing = tracing
-        self._name = f"transom-{secrets.token_hex(8)}"  # no other process has it, nor one of another host
         self.clock = asyncio.get_running_loop().time
         self.watch = Watch(self.clock, parts.store_answers, worker=parts.worker)
         self._ledger = Ledger(self.clock)
@@ -66,7 +64,7 @@ class _Common:
             upstream=backend.upstream,
             base=backend.base,
             key=backend.key,
-            name=self._name,
+            ends=parts.ends,
             summaries=backend.summaries,
             tokenizer=parts.tokenizer,
             memories=backend.memories,

@@ -18,7 +18,7 @@ from aiohttp import hdrs
 from proxy.config import Address, Config, Secret, is_loopback
 from proxy.edge import admin, headers
 from proxy.edge.headers import RawHeaders
-from proxy.errors import ForeignHost, ForeignPage, LoopDetected, NotHere, TransomError, Unauthorized
+from proxy.errors import ForeignHost, ForeignPage, NotHere, TransomError, Unauthorized
 
 
 class Door(Enum):
@@ -49,31 +49,23 @@ def lends_key(config: Config) -> bool:
 
 
 class Gate:
-    """The gate of one address. `name` is what this proxy is called where it sends requests on."""
+    """The gate of one address."""
 
-    def __init__(self, config: Config, door: Door, name: str) -> None:
+    def __init__(self, config: Config, door: Door) -> None:
         self._door = door
-        self._name = name
         self._holders = tuple(map(_digest_of, config.auth.accepted))
         listening = (config.listen, config.admin.listen)
         names = [each.host.lower() for each in listening if isinstance(each, Address)]
         self._hosts = frozenset({"localhost", *config.admin.hosts, *names})
 
     def admit(self, method: str, target: str, raw: RawHeaders) -> Admitted:
-        """Let a request in. `target` is as it came.
-
-        Raises NotHere, ForeignHost, ForeignPage, Unauthorized and LoopDetected.
-        """
+        """Let a request in. `target` is as it came. Raises NotHere, ForeignHost, ForeignPage and Unauthorized."""
         path, _ = headers.split_target(target)
         is_own = admin.is_own(path)
         if is_own and admin.is_for_all(path):
             return Admitted(raw)
         if is_own and (foreign := self._foreign(raw, target)) is not None:
             raise foreign
-        if not is_own and headers.came_through(
-            raw, self._name
-        ):  # before tokens, which the first hop took out
-            raise LoopDetected(_BACK)
         is_open = is_own and admin.is_page(path)
         admitted = Admitted(raw) if is_open else self._let_in(raw, "" if is_own else method)
         self._check_door(is_own=is_own)
@@ -157,12 +149,6 @@ _NOTHING_SENT: Final = (
 _NONE_OF_OURS: Final = (
     "The credential of this request is no token of this proxy's. Send one as `Authorization: Bearer TOKEN`, as"
     " `x-api-key` or as `api-key`; or as `x-transom-token` beside a key of your own for the upstream."
-)
-
-
-_BACK: Final = (
-    "This request has come back to the proxy that sent it on: upstream.base_url in its configuration leads to its own"
-    " address, or to a server that sends requests back to it. Set it to the server with the model behind."
 )
 
 

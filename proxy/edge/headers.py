@@ -47,9 +47,6 @@ TOKEN_HEADER = b"x-transom-token"
 
 REQUEST_ID = b"x-request-id"
 
-VIA = b"via"
-"""Through which hops a request came (RFC 9110 section 7.6.3): a hop that finds itself there has it back."""
-
 _TOLD = b"x-context-"
 """What the fields begin with that tell what a proxy did."""
 
@@ -130,14 +127,13 @@ def for_upstream(
     decoded: bool = False,
     unencoded: bool = False,
     key: str = "",
-    hop: str = "",
 ) -> Fields:
     """The client's fields as the upstream gets them, in their order; `Host` is left to the caller.
 
     `length` (bytes) is the body's when the proxy sends a whole one, None when the client's body is streamed and its
     own `Content-Length`, if any, is right. `decoded`: the body goes without the content-encoding that it came in, and
     so without the field. `unencoded` asks for an answer without content-encoding, because an event
-    has to be taken out of it. `key` is the configured one, `hop` what this one is called.
+    has to be taken out of it. `key` is the configured one.
     """
     own: dict[bytes, tuple[bytes, bytes]] = {}
     if length is not None:
@@ -156,14 +152,7 @@ def for_upstream(
     fields += left.values()
     if key and not has_credential(raw):
         fields.append(bearer(key))
-    if hop:
-        fields.append((b"Via", b"1.1 " + hop.encode()))
     return fields
-
-
-def came_through(raw: RawHeaders, hop: str) -> bool:
-    """Whether a request has been sent on by the hop of this name before."""
-    return any(hop.encode() in value for name, value in raw if name.lower() == VIA)
 
 
 def _dropped(raw: RawHeaders, *, decoded: bool) -> frozenset[bytes]:
@@ -178,9 +167,9 @@ def _dropped(raw: RawHeaders, *, decoded: bool) -> frozenset[bytes]:
     return dropped
 
 
-def for_upgrade(raw: RawHeaders, *, key: str = "", hop: str = "") -> Fields:
+def for_upgrade(raw: RawHeaders, *, key: str = "") -> Fields:
     """The fields of a client that asks for a WebSocket; `for_upstream`, and the two that ask for it at the next hop."""
-    return [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), *for_upstream(raw, key=key, hop=hop)]
+    return [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), *for_upstream(raw, key=key)]
 
 
 def for_side_call(raw: RawHeaders, *, key: str = "") -> Fields:

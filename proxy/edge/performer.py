@@ -21,6 +21,7 @@ from proxy.context.edits import Edits
 from proxy.context.tokens import Size
 from proxy.edge import encodings, headers, usagetap
 from proxy.edge.captures import Captures
+from proxy.edge.connections import Ends
 from proxy.edge.counts import Counts
 from proxy.edge.downstream import Downstream, relay
 from proxy.edge.encodings import Decoder, Received, Undecodable, answer_bound
@@ -176,7 +177,7 @@ class Discovers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all requests share. `key` is the configured credential or empty, `name` what this proxy is called in `Via`.
+    """What all requests share. `key` is the configured credential or empty, `ends` those of all calls.
 
     `clock` tells the loop's seconds, by which it wakes; some loops' stand still between their turns, so `stopwatch`
     tells those that something took. `deadline`: seconds that our own work on one request may take, all waiting for
@@ -186,7 +187,7 @@ class Surroundings:
     upstream: Upstream
     base: Base
     key: str
-    name: str
+    ends: Ends
     summaries: Summaries
     tokenizer: Measures
     memories: Remembers
@@ -361,7 +362,6 @@ class Performer:
             decoded=self._body.is_encoded and not is_as_it_came,
             unencoded=command.unencoded,
             key=around.key,
-            hop=around.name,
         )
         url = headers.join(around.base, origin.path, origin.query)
         self._reply = reply = await around.upstream.call("POST", url, fields, body)

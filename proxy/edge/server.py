@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Final
 
@@ -26,6 +26,7 @@ from proxy.context.reader import Reader
 from proxy.context.tokens import encoding_for
 from proxy.edge import admin, encodings, headers, tunnel
 from proxy.edge.compacting import compacted
+from proxy.edge.connections import Ends
 from proxy.edge.downstream import ClientGone, Downstream, relay
 from proxy.edge.encodings import Received, Undecodable
 from proxy.edge.gate import Admitted, Door, Gate
@@ -42,6 +43,7 @@ from proxy.errors import (
     BadBody,
     BodyTooLarge,
     ClientStalled,
+    LoopDetected,
     NoChatRequest,
     StoreUnavailable,
     TransomError,
@@ -59,7 +61,7 @@ class Parts:
     """What the composition root hands over.
 
     `memories` gives those of the upstream of this name, `store_answers` says whether the store does, now.
-    `worker` is which one this process is, of how many.
+    `worker` is which one this process is, of how many, `ends` where its own calls come from.
     """
 
     tokenizer: Measures
@@ -68,6 +70,13 @@ class Parts:
     metrics: Metrics
     store_answers: Callable[[], bool]
     worker: tuple[int, int] = (1, 1)
+    ends: Ends = field(default_factory=Ends)
+
+
+_BACK: Final = (
+    "This request has come back to the proxy that sent it on: upstream.base_url in its configuration leads to the"
+    " proxy's own address. Set it to the server with the model behind."
+)
 
 
 class Server:
@@ -85,8 +94,8 @@ class Server:
         self._around = around = self._routes.default.around
         self._log = log
         self._reader = reader
-        self._gate = Gate(config, Door.CLIENTS if config.admin.listen else Door.ALL, around.name)
-        self._own_gate = Gate(config, Door.OWN, around.name)
+        self._gate = Gate(config, Door.CLIENTS if config.admin.listen else Door.ALL)
+        self._own_gate = Gate(config, Door.OWN)
         self._running: set[asyncio.Task[object]] = set()
         self._stopping = False
         self._windows = {
@@ -177,10 +186,19 @@ class Server:
                 visit.client.close_after()
             await visit.client.refuse(error)
 
+    def _is_ours(self, transport: asyncio.Transport | None) -> bool:
+        """Whether a request comes over a connection that we have opened ourselves."""
+        if transport is None:
+            return False
+        ends = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        return self._around.ends.hold(*ends)
+
     def _admit(self, visit: Visit) -> None:
         """Outside of the one door: where this fails, nobody comes in."""
         request, origin = visit.request, visit.origin
         try:
+            if self._is_ours(request.transport) and not admin.is_own(request.path):
+                raise LoopDetected(_BACK)  # before tokens, which were taken out when it was sent
             visit.admitted = visit.gate.admit(visit.method, request.raw_path, origin.fields)
         except TransomError:
             if request.body_exists:
@@ -393,9 +411,7 @@ class Server:
         around, origin = visit.site.around, visit.origin
         length = len(body) if isinstance(body, bytes) else None
         annotates, key = self._annotates(visit), self._key_for(visit)
-        fields = headers.for_upstream(
-            origin.fields, length=length, unencoded=annotates, key=key, hop=around.name
-        )
+        fields = headers.for_upstream(origin.fields, length=length, unencoded=annotates, key=key)
         url = headers.join(around.base, origin.path, origin.query)
         began = around.stopwatch()
         call = around.upstream.call(visit.method, url, fields, body)
@@ -431,7 +447,7 @@ class Server:
         """A request for a WebSocket: where the upstream answers with 101, bytes both ways until one end closes."""
         around, origin = visit.site.around, visit.origin
         visit.client.close_after()  # what the client sends behind such a request is never taken for another one
-        fields = headers.for_upgrade(origin.fields, key=self._key_for(visit), hop=around.name)
+        fields = headers.for_upgrade(origin.fields, key=self._key_for(visit))
         reply = await around.upstream.upgrade(headers.join(around.base, origin.path, origin.query), fields)
         visit.upstream_status = reply.status
         try:

@@ -21,7 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import RawResponseMessage
 
 from proxy.edge import headers
-from proxy.edge.connections import DIRECT, Begun, Connections, Line, Taken, Timeouts, Way
+from proxy.edge.connections import DIRECT, Begun, Connections, Ends, Line, Taken, Timeouts, Way
 from proxy.edge.headers import Head, RawHeaders, asks_for_websocket
 from proxy.errors import ClientStalled, TransomError, UpstreamBroke, UpstreamTimeout, UpstreamUnreachable
 
@@ -155,7 +155,7 @@ class Reply:
 class Upstream:
     """Calls to one base URL's host. To be used as `async with`, which opens and closes its connections.
 
-    `mark` says what each call's fields become that belongs to a trace.
+    `mark` says what each call's fields become that belongs to a trace, `ends` is told where its connections begin.
     """
 
     def __init__(
@@ -163,10 +163,11 @@ class Upstream:
         timeouts: Timeouts,
         way: Way = DIRECT,
         mark: Callable[[RawHeaders], RawHeaders] | None = None,
+        ends: Ends | None = None,
     ) -> None:
         self._idle = timeouts.idle
         self._mark = mark
-        self._connections = Connections(timeouts, way)
+        self._connections = Connections(timeouts, way, ends)
 
     async def __aenter__(self) -> Self:
         await self._connections.__aenter__()

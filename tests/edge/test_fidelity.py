@@ -4,8 +4,6 @@ Rules. Whole heads are compared, as bytes, on the side where they arrive: a libr
 mends. What is no clean HTTP is refused before the other side hears of it.
 """
 
-import re
-
 import pytest
 
 from tests.edge.crossing import ASKED, CHAT, CHUNKS, FILES, OK, answered, cross, head
@@ -34,7 +32,6 @@ ODD_FIELDS = (
     b"Via: 1.0 fred",
     b"Cache-Control: no-cache",
 )
-VIA = re.compile(rb"Via: 1\.1 transom-[0-9a-f]{16}")
 HOP = (
     b"Connection: keep-alive, X-Private",
     b"X-PRIVATE: 1",
@@ -65,9 +62,7 @@ async def test_a_requests_fields_arrive_byte_for_byte_but_for_the_host_and_what_
     (request,) = crossing.requests
     host = request.headers_named("host")[0].encode()
     start = b"%b %b HTTP/1.1" % (method.encode(), target.encode())
-    via = VIA.search(request.head)
-    assert via is not None, "the one field that is added, behind all others"
-    assert request.head == b"\r\n".join([start, b"Host: " + host, *length, *ODD_FIELDS, via[0], b"", b""])
+    assert request.head == b"\r\n".join([start, b"Host: " + host, *length, *ODD_FIELDS, b"", b""])
     assert request.body == (body or b"")
     assert host.startswith(b"127.0.0.1:")
 
@@ -75,8 +70,7 @@ async def test_a_requests_fields_arrive_byte_for_byte_but_for_the_host_and_what_
 async def test_a_body_that_is_streamed_up_goes_behind_a_head_of_odd_bytes() -> None:
     raw = head("POST", FILES, b"X-Latin: caf\xe9", b"Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\n\r\n"
     (request,) = (await cross(raw)).requests
-    rest = VIA.sub(b"", request.head)
-    assert rest.endswith(b"\r\nX-Latin: caf\xe9\r\n\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert request.head.endswith(b"\r\nX-Latin: caf\xe9\r\nTransfer-Encoding: chunked\r\n\r\n")
     assert request.body == b"abc"
 
 

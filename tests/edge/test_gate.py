@@ -22,7 +22,7 @@ def gate(*tokens: str, door: Door = Door.ALL, listen: str = "127.0.0.1", admin: 
         auth=Auth(tuple(map(Secret, tokens))),
         admin=admin or Admin(),
     )
-    return Gate(config, door, "this-one")
+    return Gate(config, door)
 
 
 def admit(where: Gate, *fields: tuple[bytes, bytes], target: str = CHAT, method: str = "POST") -> Admitted:

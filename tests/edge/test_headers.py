@@ -62,16 +62,6 @@ def test_an_answer_without_encoding_is_asked_for_in_place_of_what_the_client_acc
     assert headers.for_upstream((), unencoded=True) == [(b"Accept-Encoding", b"identity")]
 
 
-def test_a_hop_adds_its_name_behind_those_of_earlier_ones_and_knows_it_again() -> None:
-    raw = ((b"via", b"1.0 fred, 1.1 p.example (Apache/2)"), (b"X-A", b"1"))
-    sent = headers.for_upstream(raw, hop="transom-1")
-    assert sent == [*raw, (b"Via", b"1.1 transom-1")]
-    assert headers.came_through(sent, "transom-1")
-    assert headers.came_through(((b"VIA", b"1.1 transom-1, 1.1 nginx"),), "transom-1")
-    assert not headers.came_through(raw, "transom-1")
-    assert not headers.came_through(((b"X-A", b"1.1 transom-1"),), "transom-1")
-
-
 @pytest.mark.parametrize("name", [b"Authorization", b"api-key", b"X-Api-Key", b"x-goog-api-key"])
 def test_b134_the_configured_key_is_used_only_where_the_client_sent_none(name: bytes) -> None:
     own = headers.for_upstream(((name, b"client"),), key="configured")

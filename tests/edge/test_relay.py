@@ -48,7 +48,7 @@ async def test_b101_every_path_and_method_is_relayed(method: str, target: str, b
     assert (response.status, response.json()) == (200, {"ok": True})
 
 
-async def test_the_upstream_hears_the_clients_fields_and_none_but_the_hop_that_they_came_through() -> None:
+async def test_the_upstream_hears_the_clients_fields_and_not_one_more() -> None:
     sent = [
         ("x-b", "2"),
         ("X-A", "1"),
@@ -64,15 +64,13 @@ async def test_the_upstream_hears_the_clients_fields_and_none_but_the_hop_that_t
     ):
         await client.request("GET", "/v1/models", None, sent)
         request = upstream.requests[0]
-    *fields, (name, hop) = request.headers
-    assert fields == [
+    assert request.headers == (
         ("Host", f"127.0.0.1:{upstream.port}"),
         ("x-b", "2"),
         ("X-A", "1"),
         ("Cookie", "c=1"),
         ("x-b", "3"),
-    ]
-    assert (name, hop[:12]) == ("Via", "1.1 transom-")
+    )
 
 
 async def test_a_body_keeps_its_framing_on_the_way_up() -> None:

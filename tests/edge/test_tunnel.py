@@ -65,9 +65,7 @@ async def test_the_handshake_goes_up_as_it_came_but_for_the_hop() -> None:
         await client.read_head()
         line = await upstream.line()
         line.close()
-    *fields_there, hop = line.fields
-    assert hop.startswith(b"Via: 1.1 transom-")
-    assert fields_there == [
+    assert line.fields == [
         b"GET /v1/realtime?model=m%20x HTTP/1.1",
         b"Host: 127.0.0.1:%d" % upstream.port,
         b"Connection: Upgrade",

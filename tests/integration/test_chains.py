@@ -18,6 +18,7 @@ from proxy.config import Address, Secret
 from proxy.config import Upstream as UpstreamOptions
 from proxy.config.values import Auth
 from proxy.context.policy import Mode, ModelPolicy, SummaryPolicy
+from proxy.edge.connections import Ends
 from tests.edge.proxied import Proxied, proxied
 from tests.peers.client import RawClient, Response
 from tests.peers.upstream import Accepted, ScriptedUpstream, StrictUpstream, json_answer, marked
@@ -195,34 +196,32 @@ async def test_each_proxy_takes_its_own_token_out_and_adds_its_own_key() -> None
 
 
 @asynccontextmanager
-async def looped(*ports: int, **fields: Any) -> AsyncIterator[list[Proxied]]:
-    """Proxies on these ports, each with the next behind it, and behind the last the first."""
-    async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(
-                proxied(f"http://{HOST}:{behind}/v1", listen=Address(HOST, port), **fields)
-            )
-            for port, behind in zip(ports, (*ports[1:], ports[0]), strict=True)
-        ]
+async def looped(host: str = HOST, **fields: Any) -> AsyncIterator[Proxied]:
+    """A proxy with itself behind it."""
+    port = free_port()
+    async with proxied(f"http://{HOST}:{port}/v1", listen=Address(host, port), **fields) as proxy:
+        yield proxy
 
 
-@pytest.mark.parametrize("many", [1, 2, 3])
+@pytest.mark.parametrize("host", [HOST, "0.0.0.0"])
 @pytest.mark.parametrize("mode", ["manage", "observe", "off"])
-async def test_a_proxy_that_is_its_own_upstream_refuses_what_comes_back_to_it(many: int, mode: str) -> None:
-    async with looped(*(free_port() for _ in range(many))) as proxies:
-        answer = await ask(proxies[0].url, talk(12, stream=True), ("x-context-mode", mode))
+async def test_a_proxy_that_is_its_own_upstream_refuses_what_comes_back_to_it(host: str, mode: str) -> None:
+    async with looped(host) as proxy:
+        answer = await ask(
+            f"http://{HOST}:{proxy.url.rpartition(':')[2]}", talk(12, stream=True), ("x-context-mode", mode)
+        )
         assert answer.status == 508
         assert answer.json()["error"]["code"] == "loop_detected"
         assert "upstream.base_url" in answer.json()["error"]["message"]
-        assert [len(each.events()) for each in proxies] == [2, *[1] * (many - 1)]
-        assert proxies[0].events()[0]["reason"] == "loop_detected"
+        assert proxy.events()[0]["reason"] == "loop_detected"
+        assert len(proxy.events()) == 2
 
 
 @pytest.mark.parametrize(
     ("method", "target"), [("GET", "/v1/models"), ("POST", "/v1/embeddings"), ("GET", "/x")]
 )
 async def test_so_it_does_with_whatever_else_it_sends_on(method: str, target: str) -> None:
-    async with looped(free_port()) as (proxy,), RawClient(proxy.url) as client:
+    async with looped() as proxy, RawClient(proxy.url) as client:
         body = b"{}" if method == "POST" else None
         assert (await client.request(method, target, body)).status == 508
         assert len(proxy.events()) == 2
@@ -230,22 +229,37 @@ async def test_so_it_does_with_whatever_else_it_sends_on(method: str, target: st
 
 async def test_a_loop_is_told_apart_from_a_missing_token() -> None:
     auth = Auth((Secret("token-of-ours-0123456789"),))
-    async with looped(free_port(), auth=auth) as (proxy,), RawClient(proxy.url) as client:
+    async with looped(auth=auth) as proxy, RawClient(proxy.url) as client:
         token = ("Authorization", "Bearer token-of-ours-0123456789")
         assert (await client.post(CHAT, talk(1), [token])).status == 508
 
 
 async def test_a_client_is_told_of_a_loop_at_once_and_does_not_try_again() -> None:
-    async with looped(free_port()) as (proxy,):
+    async with looped() as proxy:
         async with openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="k", max_retries=5) as client:
             with pytest.raises(openai.InternalServerError, match="come back to the proxy"):
                 await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
         assert len(proxy.events()) == 2
 
 
-async def test_a_copy_of_a_proxy_is_not_taken_for_the_proxy() -> None:
+async def test_what_the_proxy_sends_is_known_by_its_connection_and_so_is_no_field_added() -> None:
     same = policy(8000)
     async with strict(8000) as upstream, chain(upstream.url, same, replace(same), replace(same)) as proxies:
         assert (await ask(proxies[0].url, talk(1))).status == 200
         (request,) = upstream.requests
-        assert len({*request.headers_named("via")}) == len(proxies)
+        assert not request.headers_named("via")
+
+
+def test_a_client_at_the_port_that_a_call_of_ours_came_from_is_a_client() -> None:
+    ends = Ends()
+    ours, server, proxy = ("127.0.0.1", 5), ("127.0.0.1", 80), ("127.0.0.1", 8787)
+    ends.note(ours, server)
+    assert not ends.hold(ours, proxy), (
+        "the system gives one port to connections that lead to different places"
+    )
+    ends.note(ours, proxy)
+    assert ends.hold(("::ffff:127.0.0.1", 5, 0, 0), ("::ffff:127.0.0.1", 8787, 0, 0))
+    ends.strike(ours, proxy)
+    assert not ends.hold(ours, proxy)
+    ends.note("", "/run/server.sock")
+    assert not ends.hold("", "/run/server.sock"), "the ends of Unix sockets have no names"
