@@ -289,3 +289,26 @@ def test_a_long_value_is_clipped_and_stays_on_one_line(folder: Path) -> None:
     assert "x" * 60 + "..." in mistake.problem
     assert "x" * 61 not in mistake.problem
     assert "\n" not in str(mistake)
+
+
+@pytest.mark.parametrize(
+    ("listen", "base_url"),
+    [
+        ("127.0.0.1:8787", "http://127.0.0.1:8787/v1"),
+        ("127.0.0.1:8787", "http://localhost:8787/v1"),
+        ("0.0.0.0:8787", "http://127.0.0.1:8787/v1"),
+        ("proxy.example:80", "http://proxy.example/v1"),
+        ("unix:/run/transom.sock", "http+unix://%2Frun%2Ftransom.sock/v1"),
+    ],
+)
+def test_an_upstream_that_is_the_proxy_itself_is_a_mistake(folder: Path, listen: str, base_url: str) -> None:
+    with pytest.raises(InvalidConfig) as told:
+        read(folder, f'listen: "{listen}"\nupstream: {{base_url: "{base_url}"}}\n')
+    assert "where the proxy itself listens" in str(told.value)
+    assert "upstream.base_url" in str(told.value)
+
+
+def test_another_port_or_another_machine_is_another_server(folder: Path) -> None:
+    for base_url in ("http://127.0.0.1:8788/v1", "http://192.0.2.1:8787/v1", "https://127.0.0.1/v1"):
+        config = read(folder, f'listen: "0.0.0.0:8787"\nupstream: {{base_url: "{base_url}"}}\n')
+        assert config.upstream.base_url == base_url

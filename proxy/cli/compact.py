@@ -28,6 +28,9 @@ _REASONS: Final = MappingProxyType(
 )
 
 
+_PERHAPS_TOO_LONG: Final = frozenset({"status_400", "status_413", "status_422", "status_500"})
+
+
 async def run(
     requests: Sequence[tuple[str, bytes]],
     config: Config,
@@ -65,6 +68,8 @@ def _lines(found: Compaction, title: str) -> Iterator[str]:
             if tokens is not None
         ]
         yield f"side call  {call.outcome}; tokens: {', '.join(counts) or 'not told'}"
+    if any(call.outcome in _PERHAPS_TOO_LONG for call in found.side_calls):
+        yield "           a model that refuses may have been shown too much: tell its window with --window"
     if found.covers and found.summary:
         yield f"summary    of {found.covers.messages} messages, {found.covers.first} to {found.covers.last}:"
         yield ""

@@ -16,7 +16,16 @@ from proxy.config.model_options import MODELS
 from proxy.config.options import FLAGS, ROOT, VARIABLES, walk
 from proxy.config.presets import preset
 from proxy.config.reader import Reading, quoted
-from proxy.config.values import ANY_MODEL, IN_MEMORY, Config, Flags, InvalidConfig, Mistake
+from proxy.config.values import (
+    ANY_MODEL,
+    DEFAULT,
+    IN_MEMORY,
+    Config,
+    Flags,
+    InvalidConfig,
+    Mistake,
+    is_same_address,
+)
 
 COMMAND_LINE: Final = "command line"
 ENVIRONMENT: Final = "environment"
@@ -42,6 +51,13 @@ def load(path: Path | None, flags: Flags, environ: Mapping[str, str]) -> Config:
             " (one machine) or redis://host:6379/0 (replicas), or workers to 1"
         )
         raise InvalidConfig((Mistake(str(path or COMMAND_LINE), None, "workers", problem),))
+    for name, server in config.servers.items():
+        if is_same_address(server.base_url, config.listen):
+            option = "upstream.base_url" if name == DEFAULT else f"upstreams.{name}.base_url"
+            problem = (
+                "leads to the address where the proxy itself listens; name the server with the model behind"
+            )
+            raise InvalidConfig((Mistake(str(path or COMMAND_LINE), None, option, problem),))
     return config
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from proxy.context.policy import ModelPolicy
 from proxy.errors import ConfigError
@@ -143,6 +143,16 @@ def is_on_this_machine(base_url: str) -> bool:
     """Whether a server is one of this machine, as far as its address tells."""
     parts = urlsplit(base_url)
     return parts.scheme == UNIX_SCHEME or is_loopback(Address(parts.hostname or "", 0))
+
+
+def is_same_address(base_url: str, listen: Address | SocketFile) -> bool:
+    """Whether a server's address is the one to listen at, as far as the two tell."""
+    parts = urlsplit(base_url)
+    if isinstance(listen, SocketFile) or parts.scheme == UNIX_SCHEME:
+        return isinstance(listen, SocketFile) and unquote(parts.netloc) == str(listen.path)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    is_here = is_loopback(Address(host, 0)) and (listen.host in ("0.0.0.0", "::") or is_loopback(listen))  # noqa: S104
+    return port == listen.port and (host == listen.host.lower() or is_here)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from proxy.context.policy import SummaryMode
 from proxy.edge.sidecalls import Answered, Origin
 from proxy.edge.spending import HOUR, Spending
 from proxy.exchange import Ask, Order, Prepare, SideCallFailed, Summarised
-from proxy.wire.usage import Usage
+from proxy.wire.usage import Usage, together
 
 FIRST_PAUSE: Final = 5.0
 LONGEST_PAUSE: Final = 300.0
@@ -285,7 +285,8 @@ class Summaries:
             is_unfit = isinstance(outcome, SideCallFailed) and outcome.reason in _UNFIT
             self._standing(who).unfit = self._standing(who).unfit + 1 if is_unfit else 0
             if is_unfit:
-                return await self._make(order.instead, who, origin)
+                other = await self._make(order.instead, who, origin)
+                return replace(other, usage=together(outcome.usage, other.usage))
         match outcome:
             case SideCallFailed(reason="over_limit"):
                 pass
@@ -306,22 +307,23 @@ class Summaries:
         tenant = who.partition(":")[0]
         if not self._spending.begin(tenant):
             over = SideCallFailed("over_limit")
-            self._tell(over, order.mode, 0.0)
+            self._tell(over, who, order.mode, 0.0)
             return over
         answer = await self._calls.ask(order.body, origin, order.mode)
         outcome = _judged(answer, order)
         told = outcome.usage
         tokens = None if told is None else (told.prompt_tokens or 0) + (told.completion_tokens or 0)
         self._spending.end(tenant, tokens, len(order.body))
-        self._tell(outcome, order.mode, clock() - began)
+        self._tell(outcome, who, order.mode, clock() - began)
         return outcome
 
-    def _tell(self, outcome: Outcome, mode: SummaryMode, seconds: float) -> None:
+    def _tell(self, outcome: Outcome, who: str, mode: SummaryMode, seconds: float) -> None:
         """One event for each side call, with its usage also when it failed."""
         said = "used" if isinstance(outcome, Summarised) else outcome.reason
         self._note(said, outcome.usage, seconds)
         self._log.info(
             "side_call",
+            model=who.partition(":")[2],
             outcome=said,
             mode=mode,
             prompt_tokens=outcome.usage.prompt_tokens if outcome.usage else None,

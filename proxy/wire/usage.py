@@ -53,6 +53,14 @@ class Usage(msgspec.Struct, frozen=True):
         return self.cache_read_tokens if self.cached_tokens is None else self.cached_tokens
 
 
+def together(one: Usage | None, other: Usage | None) -> Usage | None:
+    """What two calls cost; what neither of them told is None."""
+    if one is None or other is None:
+        return one or other
+    pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
+    return Usage(*(None if a is None and b is None else (a or 0) + (b or 0) for a, b in pairs))
+
+
 def read_usage(value: object) -> Usage | None:
     """The usage that a decoded JSON value reports; None unless a prompt or a completion has some tokens.
 
