@@ -191,7 +191,7 @@ MIB = 2**20
 LARGE = 256
 """Mebibytes that go through."""
 
-GROWTH = 32
+GROWTH = 48
 """Mebibytes by which the process may have grown at any moment of that, this test's own peers included."""
 
 PIECE = bytes(range(256)) * 512
