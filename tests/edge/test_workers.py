@@ -300,8 +300,8 @@ async def test_workers_share_a_unix_socket_and_its_file_is_gone_afterwards(tmp_p
 async def test_what_keeps_workers_from_beginning_is_told_in_one_line(
     tmp_path: Path, store: str, listen: str, status: int, said: str
 ) -> None:
-    async with ScriptedUpstream() as upstream:
-        taken = upstream.url.removeprefix("http://").rstrip("/")
+    async with ScriptedUpstream() as upstream, ScriptedUpstream() as other:
+        taken = other.url.removeprefix("http://").rstrip("/")
         path = tmp_path / "c.yaml"
         path.write_text(
             f"listen: {taken if listen == 'TAKEN' else listen}\nstore: {store}\nworkers: 2\n"
