@@ -11,13 +11,13 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from tests.integration.clients.rooms import ROOT
-from tests.integration.program import program
+from tests.integration.program import Program, program
 from tests.peers.upstream import Accepted, Message, StrictUpstream, marked
 
 KEY: Final = "key-of-the-client"
@@ -59,9 +59,12 @@ class Stage:
     """The proxy is up. `home` is the client's, `url` and `base_url` are the proxy's."""
 
     upstream: StrictUpstream
-    url: str
+    proxy: Program
     home: Path
-    _log: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.proxy.url
 
     @property
     def base_url(self) -> str:
@@ -70,7 +73,7 @@ class Stage:
     @property
     def requests(self) -> list[dict[str, Any]]:
         """The events of the chats that the proxy has served."""
-        return [each for each in self._log if each["event"] == "request" and "chat" in each["path"]]
+        return [each for each in self.proxy.events("request") if "chat" in each["path"]]
 
     async def run(
         self,
@@ -179,7 +182,7 @@ async def staged(
         )
         config.write_text(written, encoding="utf-8")
         async with program(config) as proxy:
-            yield Stage(upstream, proxy.url, home, proxy.log)
+            yield Stage(upstream, proxy, home)
 
 
 def _end_group(group: int) -> None:

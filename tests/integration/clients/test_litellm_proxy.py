@@ -111,6 +111,7 @@ async def test_behind_ours_a_stream_has_usage_where_the_client_asks_for_it_and_n
         events = [json.loads(line[6:]) for line in said.decode().splitlines() if line.startswith("data: {")]
         assert [bool(event.get("usage")) for event in events] == [False] * 4 + [True] * asks
         assert said.endswith(b"data: [DONE]\n\n")
+        await stage.proxy.until("request")  # it is told when the answer has ended
         assert stage.requests[0]["reported_tokens"] == 9
 
 
