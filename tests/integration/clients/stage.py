@@ -56,15 +56,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The proxy is up. `home` is the client's, `url` and `base_url` are the proxy's."""
+    """The proxy is up. `home` is the client's; at `url` and `base_url` it finds the proxy, or what stands before it."""
 
     upstream: StrictUpstream
     proxy: Program
     home: Path
-
-    @property
-    def url(self) -> str:
-        return self.proxy.url
+    url: str
 
     @property
     def base_url(self) -> str:
@@ -182,7 +179,7 @@ async def staged(
         )
         config.write_text(written, encoding="utf-8")
         async with program(config) as proxy:
-            yield Stage(upstream, proxy, home)
+            yield Stage(upstream, proxy, home, proxy.url)
 
 
 def _end_group(group: int) -> None:
