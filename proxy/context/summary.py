@@ -5,11 +5,10 @@ messages themselves: upstreams refuse tool messages without tools, and small mod
 order behind it. Every message of the range is in the transcript; long ones keep head and tail. Only where it is
 configured the order stands behind the messages as they were forwarded, whose prompt a cache holds; an answer to that
 must have sections that were asked for, since a model that went on with the talk would say something as well, and what
-is done or comes next is said in talks, too. An
-answer is a summary only when it is text, says something, and is shorter than what it replaces; anything else is a
-failure with a reason, and its text goes nowhere. A call of a tool, the instruction itself, and a text that shares no
-term with its source are no summaries either. What tools said is data on the way in and background on the way out,
-whatever it orders.
+is done or comes next is said in talks, too. An answer is a summary only when it is text, says something, and is shorter
+than what it replaces; anything else is a failure with a reason, and its text goes nowhere. A call of a tool, the
+instruction itself, and a text that shares no term with its source are no summaries either. What tools said is data on
+the way in and background on the way out, whatever it orders.
 """
 
 import re

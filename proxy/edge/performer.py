@@ -294,7 +294,7 @@ class Performer:
         await asyncio.sleep(0)
 
     async def _timed(self, command: Question | Deed) -> Outcome:
-        deed, around = _DEEDS[type(command)], self._around
+        deed, around = DEEDS[type(command)], self._around
         self.doing = deed.reason
         began = around.stopwatch()
         if type(command) is Send:
@@ -424,7 +424,7 @@ class _Deed(NamedTuple):
     is_ours: bool = False
 
 
-_DEEDS: Final[Mapping[type[Command], _Deed]] = MappingProxyType(
+DEEDS: Final[Mapping[type[Command], _Deed]] = MappingProxyType(
     {
         LookUp: _Deed("lookup", "store", Performer._recall, is_ours=True),
         Discover: _Deed("discover", "discover", Performer._discover),
@@ -438,7 +438,7 @@ _DEEDS: Final[Mapping[type[Command], _Deed]] = MappingProxyType(
         Relay: _Deed("relay", "internal_error", Performer._relay),
     }
 )
-"""All kinds of command."""
+"""All kinds of command but a pause, which nothing is told of."""
 
 _PEEK: Final = answer_bound(FIRST_EVENT_BYTES)
 

@@ -32,9 +32,8 @@ class MemoryStore:
         """The values in the order of the keys; reading keeps an entry young."""
         self._trim()
         found: list[bytes | None] = [None] * len(keys)
-        for at in [
-            at for at, key in enumerate(keys) if key in self._entries
-        ]:  # nearly all of many keys are absent
+        there = [at for at, key in enumerate(keys) if key in self._entries]  # nearly all of many are absent
+        for at in there:
             found[at] = self._used(keys[at])
         return found
 

@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import pytest
 
@@ -21,10 +22,10 @@ from proxy.context.policy import ModelPolicy
 from proxy.context.tokens import Size
 from proxy.edge import logs
 from proxy.edge.memories import Memories
-from proxy.edge.performer import Measures, Remembers
+from proxy.edge.performer import DEEDS, Measures, Remembers
 from proxy.edge.tokenizer import Encoder, Tokenizer
 from proxy.errors import StoreUnavailable
-from proxy.exchange import Learn, Memory
+from proxy.exchange import Deed, Learn, Memory, Question
 from tests.edge.proxied import Lettered, memories, proxied
 from tests.peers import upstream as peers
 from tests.peers.client import RawClient, Response
@@ -315,3 +316,7 @@ async def test_a_summary_that_cannot_be_stored_is_used_all_the_same(fault: BaseE
     (response,) = found.responses
     assert (response.header("x-context-actions") or "").startswith("summarize=")
     assert b"the assistant said word" in found.bodies[1]
+
+
+def test_b111_there_is_no_command_that_nobody_knows_how_to_perform() -> None:
+    assert set(DEEDS) == {*get_args(Question), *get_args(Deed)}

@@ -8,14 +8,15 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from proxy.context.policy import ModelPolicy
-from tests.edge.proxied import proxied
+from tests.edge.proxied import Proxied, proxied
 from tests.peers import upstream as peers
 from tests.peers.client import Disconnected, RawClient
 from tests.peers.upstream import Answer, Framing, ScriptedUpstream, json_answer
@@ -126,27 +127,49 @@ def _is_over(request: peers.Request) -> bool:
     return request.answered.is_set() or request.client_gone.is_set()
 
 
-async def test_leaving_lets_a_running_stream_end_and_refuses_new_connections() -> None:
+@dataclass
+class Streaming:
+    """A proxy that is in the middle of a stream; `gate` lets the stream end, `leave` tells the process to."""
+
+    proxy: Proxied
+    client: RawClient
+    gate: asyncio.Event
+    leave: Callable[[], asyncio.Task[object]]
+
+
+@asynccontextmanager
+async def streaming(grace: float = 5.0) -> AsyncIterator[Streaming]:
     gate = asyncio.Event()
     stream = Answer(200, peers.SSE_HEADERS, (b"data: 1\n\n", gate, b"data: [DONE]\n\n"), Framing.CHUNKED)
     async with ScriptedUpstream([stream]) as upstream:
-        open_proxy = proxied(upstream.url)
-        proxy = await open_proxy.__aenter__()
+        opened = proxied(upstream.url, grace=grace)
+        proxy = await opened.__aenter__()
+
+        async def close() -> object:
+            return await opened.__aexit__(None, None, None)
+
         async with RawClient(proxy.url) as client:
             await client.start(CHAT, ASKED)
             await client.read_head()
             assert await client.read_chunk() == b"data: 1\n\n"
-            async with RawClient(proxy.url) as other:
-                assert (await other.request("GET", "/-/healthz")).header("connection") is None
-                leaving = asyncio.create_task(open_proxy.__aexit__(None, None, None))
-                await until_refused(proxy.url)
-                last = await other.request("GET", "/-/healthz")
-                assert (last.status, last.header("connection")) == (200, "close")
-                assert await other.closed_by_server()
-            gate.set()
-            assert await client.read_chunk() == b"data: [DONE]\n\n"
-            assert (await client.read_chunk(), client.ended) == (None, True)
-            assert await client.closed_by_server()
+            yield Streaming(proxy, client, gate, lambda: asyncio.create_task(close()))
+        await upstream.drained()
+
+
+async def test_leaving_lets_a_running_stream_end_and_refuses_new_connections() -> None:
+    async with streaming() as under_way:
+        client, url = under_way.client, under_way.proxy.url
+        async with RawClient(url) as other:
+            assert (await other.request("GET", "/-/healthz")).header("connection") is None
+            leaving = under_way.leave()
+            await until_refused(url)
+            last = await other.request("GET", "/-/healthz")
+            assert (last.status, last.header("connection")) == (200, "close")
+            assert await other.closed_by_server()
+        under_way.gate.set()
+        assert await client.read_chunk() == b"data: [DONE]\n\n"
+        assert (await client.read_chunk(), client.ended) == (None, True)
+        assert await client.closed_by_server()
         await leaving
 
 
@@ -177,21 +200,15 @@ async def test_a_connection_that_waits_to_be_accepted_at_the_stop_is_answered() 
 
 
 async def test_an_idle_connection_is_closed_while_a_stream_still_runs_and_swallows_no_request() -> None:
-    gate = asyncio.Event()
-    stream = Answer(200, peers.SSE_HEADERS, (b"data: 1\n\n", gate, b"data: [DONE]\n\n"), Framing.CHUNKED)
-    async with ScriptedUpstream([stream]) as upstream:
-        open_proxy = proxied(upstream.url, grace=20.0)
-        proxy = await open_proxy.__aenter__()
-        async with RawClient(proxy.url) as client, RawClient(proxy.url) as idle, RawClient(proxy.url) as kept:
-            await client.start(CHAT, ASKED)
-            await client.read_head()
-            assert await client.read_chunk() == b"data: 1\n\n"
+    async with streaming(grace=20.0) as under_way:
+        url = under_way.proxy.url
+        async with RawClient(url) as idle, RawClient(url) as kept:
             assert (await kept.request("GET", "/-/healthz")).status == 200
-            leaving = asyncio.create_task(open_proxy.__aexit__(None, None, None))
+            leaving = under_way.leave()
             assert await idle.closed_by_server()
             assert await kept.closed_by_server()
-            gate.set()
-            assert await client.read_chunk() == b"data: [DONE]\n\n", "before the grace time was over"
+        under_way.gate.set()
+        assert await under_way.client.read_chunk() == b"data: [DONE]\n\n", "before the grace time was over"
         await leaving
 
 
@@ -208,22 +225,14 @@ def no_descriptor_left() -> Iterator[None]:
 
 
 async def test_a_process_without_a_descriptor_left_ends_as_any_other() -> None:
-    gate = asyncio.Event()
-    stream = Answer(200, peers.SSE_HEADERS, (b"data: 1\n\n", gate, b"data: [DONE]\n\n"), Framing.CHUNKED)
-    async with ScriptedUpstream([stream]) as upstream:
-        open_proxy = proxied(upstream.url)
-        proxy = await open_proxy.__aenter__()
-        async with RawClient(proxy.url) as client:
-            await client.start(CHAT, ASKED)
-            await client.read_head()
-            assert await client.read_chunk() == b"data: 1\n\n"
-            with socket.create_connection(("127.0.0.1", int(proxy.url.rpartition(":")[2]))):
-                with no_descriptor_left():
-                    leaving = asyncio.create_task(open_proxy.__aexit__(None, None, None))
-                    await asyncio.wait([leaving], timeout=0.1)
-                    gate.set()
-                    assert await client.read_chunk() == b"data: [DONE]\n\n"
-                await leaving
+    async with streaming() as under_way:
+        with socket.create_connection(("127.0.0.1", int(under_way.proxy.url.rpartition(":")[2]))):
+            with no_descriptor_left():
+                leaving = under_way.leave()
+                await asyncio.wait([leaving], timeout=0.1)
+                under_way.gate.set()
+                assert await under_way.client.read_chunk() == b"data: [DONE]\n\n"
+            await leaving
 
 
 async def test_an_idle_connection_does_not_keep_the_process_for_long() -> None:
@@ -235,18 +244,10 @@ async def test_an_idle_connection_does_not_keep_the_process_for_long() -> None:
 
 
 async def test_leaving_breaks_off_what_does_not_end_within_the_grace_time() -> None:
-    stream = Answer(200, peers.SSE_HEADERS, (b"data: 1\n\n", asyncio.Event()), Framing.CHUNKED)
-    async with ScriptedUpstream([stream]) as upstream:
-        open_proxy = proxied(upstream.url, grace=0.05)
-        proxy = await open_proxy.__aenter__()
-        async with RawClient(proxy.url) as client:
-            await client.start(CHAT, ASKED)
-            await client.read_head()
-            assert await client.read_chunk() == b"data: 1\n\n"
-            await open_proxy.__aexit__(None, None, None)
-            assert (await client.read_chunk(), client.ended) == (None, False)
-        await upstream.drained()
-    (event,) = proxy.events()
+    async with streaming(grace=0.05) as under_way:
+        await under_way.leave()
+        assert (await under_way.client.read_chunk(), under_way.client.ended) == (None, False)
+    (event,) = under_way.proxy.events()
     assert event["reason"] == "stopped"
 
 
