@@ -78,6 +78,7 @@ class _Common:
             clock=self.clock,
             stopwatch=time.perf_counter,
             deadline=config.manage_deadline,
+            afterwards=parts.afterwards,
             tracing=self._tracing,
         )
 
@@ -145,6 +146,7 @@ class Front:
 
     async def close(self) -> None:
         """End all that is open."""
+        self._parts.afterwards.settle()
         for task in self._retiring:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)

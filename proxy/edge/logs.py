@@ -103,10 +103,10 @@ class _Lines:
 
 def _is_plain(event: Mapping[str, object]) -> bool:
     """Whether its values, and those of mappings in it, are numbers and texts."""
-    kinds = set(map(type, event.values())) - _SCALARS
-    if kinds - {dict}:
-        return False
-    return not kinds or all(_is_plain(each) for each in event.values() if type(each) is dict)
+    if _SCALARS.issuperset(map(type, event.values())):
+        return True
+    deeper = [each for each in event.values() if type(each) not in _SCALARS]
+    return all(type(each) is dict and _is_plain(each) for each in deeper)
 
 
 def _shows_nothing(line: str) -> bool:

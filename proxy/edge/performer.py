@@ -20,6 +20,7 @@ from proxy.context.conversation import Message
 from proxy.context.edits import Edits
 from proxy.context.tokens import Size
 from proxy.edge import encodings, headers, usagetap
+from proxy.edge.afterwards import Afterwards
 from proxy.edge.captures import Captures
 from proxy.edge.connections import Ends
 from proxy.edge.counts import Counts
@@ -181,7 +182,7 @@ class Surroundings:
 
     `clock` tells the loop's seconds, by which it wakes; some loops' stand still between their turns, so `stopwatch`
     tells those that something took. `deadline`: seconds that our own work on one request may take, all waiting for
-    others left out. `tracing`: None where nothing is traced.
+    others left out. `afterwards` has done what can wait. `tracing`: None where nothing is traced.
     """
 
     upstream: Upstream
@@ -201,6 +202,7 @@ class Surroundings:
     clock: Callable[[], float]
     stopwatch: Callable[[], float]
     deadline: float
+    afterwards: Afterwards
     tracing: "Tracing | None" = None
 
 

@@ -25,6 +25,7 @@ from proxy.context.rawjson import NotJSON
 from proxy.context.reader import Reader
 from proxy.context.tokens import encoding_for
 from proxy.edge import admin, encodings, headers, tunnel
+from proxy.edge.afterwards import Afterwards
 from proxy.edge.compacting import compacted
 from proxy.edge.connections import Ends
 from proxy.edge.downstream import ClientGone, Downstream, relay
@@ -38,7 +39,7 @@ from proxy.edge.sidecalls import Origin
 from proxy.edge.turns import in_turns
 from proxy.edge.upstream import Body, Reply, Upload, next_piece
 from proxy.edge.visit import Teller, Visit
-from proxy.edge.windows import MODEL_CHARACTERS, Windows
+from proxy.edge.windows import MODEL_CHARACTERS, Annotator, Windows
 from proxy.errors import (
     BadBody,
     BodyTooLarge,
@@ -61,7 +62,8 @@ class Parts:
     """What the composition root hands over.
 
     `memories` gives those of the upstream of this name, `store_answers` says whether the store does, now.
-    `worker` is which one this process is, of how many, `ends` where its own calls come from.
+    `worker` is which one this process is, of how many, `ends` where its own calls come from, `afterwards` has done what
+    can wait.
     """
 
     tokenizer: Measures
@@ -71,6 +73,7 @@ class Parts:
     store_answers: Callable[[], bool]
     worker: tuple[int, int] = (1, 1)
     ends: Ends = field(default_factory=Ends)
+    afterwards: Afterwards = field(default_factory=Afterwards)
 
 
 _BACK: Final = (
@@ -101,7 +104,7 @@ class Server:
         self._windows = {
             name: Windows(config, log.bind(upstream=name) if len(sites) > 1 else log, name) for name in sites
         }
-        self._teller = Teller(log, around)
+        self._teller = Teller(log, around, self._windows)
         self._tracing = around.tracing
         self._explains = log.is_enabled_for(logging.DEBUG)
         self._unmanaged: set[str] = set()
@@ -233,6 +236,7 @@ class Server:
         path = visit.origin.path
         if admin.is_own(path):
             holder = visit.admitted.holder
+            self._around.afterwards.settle()
             around = replace(self._around, ledger=self._around.ledger.of(holder))
             chat_body = partial(self._measurement, visit), partial(self._compaction, visit)
             summaries = tuple(site.around.summaries for site in self._sites.values())
@@ -327,11 +331,7 @@ class Server:
         visit.upstream_status = verdict.status
         if not verdict.complete:
             visit.reason = "upstream_broke"
-        self._windows[visit.site.name].note(terms.tenant, verdict)
-        kept = (*performer.kept, *performer.prepared)
-        ledger = self._around.ledger.of(visit.admitted.holder)
-        visit.beginning = ledger.note(performer.chain, verdict, kept)
-        visit.conversation = ledger.name_of(performer.chain)
+        visit.outcome, visit.tenant = verdict, terms.tenant
 
     def _turn(self, visit: Visit, model: str) -> ModelRule:
         """Turn to the upstream of this model, where the path names none; the rule that says so."""
@@ -426,7 +426,7 @@ class Server:
         visit.upstream_status = reply.status
         try:
             rewrites = annotates and reply.status == 200 and not headers.is_encoded(reply.headers)
-            tap = self._windows[visit.site.name].annotator(self._tenant(visit)) if rewrites else None
+            tap = self._annotator(visit) if rewrites else None
             relaying = relay(reply, visit.client, added=added, tap=tap, rewrites=rewrites)
             if not await (relaying if self._tracing is None else self._tracing.relayed(relaying)):
                 visit.reason = "upstream_broke"
@@ -436,6 +436,10 @@ class Server:
     def _annotates(self, visit: Visit) -> bool:
         is_list = visit.method == hdrs.METH_GET and model_list.is_model_list(visit.origin.path)
         return is_list and self._config.discovery.annotate and visit.mode is not Mode.OFF
+
+    def _annotator(self, visit: Visit) -> Annotator:
+        self._around.afterwards.settle()  # windows that requests before this one went by
+        return self._windows[visit.site.name].annotator(self._tenant(visit))
 
     def _tenant(self, visit: Visit) -> str:
         return self._tenants.of(visit.admitted)

@@ -2,11 +2,14 @@
 
 Rules. What is told are counts, fixed words, and names that are bounded: no content, no key, no query; the text of a
 request goes to the captures, which keep it or not. Requests to our own endpoints are in the log alone, and those that
-machines ask again and again at debug. Nothing is decided here.
+machines ask again and again at debug. Nothing is decided here. What is told is told a moment after the end, several
+requests at once; no answer waits for it.
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
@@ -24,7 +27,7 @@ from proxy.edge.routes import Site
 from proxy.edge.sidecalls import Origin
 from proxy.edge.upstream import Upload
 from proxy.edge.watch import Seen
-from proxy.edge.windows import MODEL_CHARACTERS
+from proxy.edge.windows import MODEL_CHARACTERS, Windows
 from proxy.exchange import Decision, Verdict
 
 if TYPE_CHECKING:  # it is read only where requests are traced
@@ -50,6 +53,8 @@ class Visit:
     actions    what the answer's header says of a bypass, where it says something
     site       the upstream that it goes to; `named` is its name where the path had it
     performer  conducts it, where it is managed
+    outcome    what came of one that is managed, once it is known; `tenant` is whose it is
+    seconds    from its head to the end of its answer, once it is over
     added      the time that was our own of one that is managed and over
     beginning  how its prompt begins, where it was answered
     plain      the body as it could be read, of a request that is managed
@@ -75,6 +80,9 @@ class Visit:
     actions: str = ""
     upstream_status: int | None = None
     performer: Performer | None = None
+    outcome: Verdict | None = None
+    tenant: str = ""
+    seconds: float = 0.0
     added: Added | None = None
     beginning: Beginning | None = None
     plain: bytes = b""
@@ -95,13 +103,19 @@ class Visit:
 class Teller:
     """Tells the log, the metrics, the trace and whoever watches of each request."""
 
-    def __init__(self, log: FilteringBoundLogger, around: Surroundings) -> None:
+    def __init__(
+        self, log: FilteringBoundLogger, around: Surroundings, windows: Mapping[str, Windows]
+    ) -> None:
+        """`windows` are those that the requests to each upstream went by."""
         self._log = log
         self._metrics = around.metrics
         self._watch = around.watch
         self._captures = around.captures
         self._stopwatch = around.stopwatch
         self._tracing = around.tracing
+        self._ledger = around.ledger
+        self._windows = windows
+        self._afterwards = around.afterwards
 
     def begun(self, visit: Visit) -> None:
         """A request has come in; `ended` will hear of its end."""
@@ -111,23 +125,38 @@ class Teller:
                 visit.span = self._tracing.request(visit.origin.fields)
 
     def ended(self, visit: Visit) -> None:
-        """One event, and the metrics; of a managed request also the decision, where the log wants to know that."""
-        path, seconds = visit.origin.path, self._stopwatch() - visit.began
+        """It is over, and will be told."""
+        visit.seconds = self._stopwatch() - visit.began
         visit.added = visit.performer.added if visit.performer is not None else None
+        self._afterwards.put(partial(self._tell, visit))
         if visit.span is not None:
-            _end(visit.span, visit, seconds)
+            self._afterwards.settle()
+            _end(visit.span, visit)
+
+    def _tell(self, visit: Visit) -> None:
+        """One event, and the metrics; of a managed request also the decision, where the log wants to know that."""
+        if visit.outcome is not None and visit.performer is not None:
+            self._note(visit, visit.outcome, visit.performer)
+        path = visit.origin.path
         level = logging.DEBUG if admin.is_polled(path) else logging.INFO
         if self._log.is_enabled_for(level):
-            self._log.log(level, "request", **_told_of(visit, seconds))
+            self._log.log(level, "request", **_told_of(visit))
         verdict = visit.verdict
         if verdict is not None and verdict.decision is not None:
             told = _told_of_decision(verdict, verdict.decision)
             self._log.debug("plan", request_id=visit.client.request_id, **told)
         if not admin.is_own(path):
-            self._metrics.note(_finished(visit, seconds))
-            self._watch.note(visit.admitted.holder, self._seen(visit, seconds))
+            self._metrics.note(_finished(visit))
+            self._watch.note(visit.admitted.holder, self._seen(visit))
 
-    def _seen(self, visit: Visit, seconds: float) -> Seen:
+    def _note(self, visit: Visit, outcome: Verdict, performer: Performer) -> None:
+        """The window that it went by, and the conversation that it belongs to."""
+        self._windows[visit.site.name].note(visit.tenant, outcome)
+        ledger = self._ledger.of(visit.admitted.holder)
+        visit.beginning = ledger.note(performer.chain, outcome, (*performer.kept, *performer.prepared))
+        visit.conversation = ledger.name_of(performer.chain)
+
+    def _seen(self, visit: Visit) -> Seen:
         client, verdict, performer = visit.client, visit.verdict, visit.performer
         sent = performer.sent if performer is not None else b""
         if sent and visit.bypass:
@@ -143,7 +172,7 @@ class Teller:
             complete=client.complete,
             reason=visit.reason or visit.bypass or (verdict.reason if verdict else ""),
             actions=visit.actions or (verdict.actions if verdict else ""),
-            seconds=seconds,
+            seconds=visit.seconds,
             added=visit.added.before if visit.added else None,
             conversation=visit.conversation,
             capture=self._captures.keep(visit.admitted.holder, visit.plain, sent) if sent else "",
@@ -151,7 +180,7 @@ class Teller:
         )
 
 
-def _finished(visit: Visit, seconds: float) -> Finished:
+def _finished(visit: Visit) -> Finished:
     client = visit.client
     return Finished(
         mode=visit.mode,
@@ -159,14 +188,14 @@ def _finished(visit: Visit, seconds: float) -> Finished:
         complete=client.complete,
         reason=visit.reason,
         bypass=visit.bypass,
-        seconds=seconds,
+        seconds=visit.seconds,
         verdict=visit.verdict,
         added=visit.added,
         beginning=visit.beginning,
     )
 
 
-def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
+def _told_of(visit: Visit) -> dict[str, object]:
     """The event of a request. What does not apply is left out, but for what the client should have got."""
     client, performer, added = visit.client, visit.performer, visit.added
     told: dict[str, object] = {
@@ -177,7 +206,7 @@ def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
         "complete": client.complete,
         "bytes_in": visit.received_bytes + (visit.upload.size if visit.upload else 0),
         "bytes_out": client.sent_bytes,
-        "seconds": round(seconds, 4),
+        "seconds": round(visit.seconds, 4),
     }
     if visit.span is not None:
         told["trace_id"] = visit.span.trace_id
@@ -200,9 +229,9 @@ def _told_of(visit: Visit, seconds: float) -> dict[str, object]:
     return told
 
 
-def _end(span: "Span", visit: Visit, seconds: float) -> None:
+def _end(span: "Span", visit: Visit) -> None:
     """End a request's span with what the event says of it, but for what the client is free to word."""
-    told = _told_of(visit, seconds)
+    told = _told_of(visit)
     said = {
         f"transom.{name}": value
         for name, value in told.items()

@@ -18,6 +18,7 @@ from proxy.context.conversation import Message
 from proxy.context.policy import ModelPolicy
 from proxy.context.tokens import Size
 from proxy.edge import logs
+from proxy.edge.afterwards import Afterwards
 from proxy.edge.memories import Memories
 from proxy.edge.metrics import Metrics
 from proxy.edge.performer import Measures, Remembers
@@ -58,9 +59,11 @@ class Proxied:
 
     url: str
     written: io.StringIO
+    afterwards: Afterwards
 
     @property
     def log(self) -> str:
+        self.afterwards.settle()
         return self.written.getvalue()
 
     def events(self, name: str = "request") -> list[dict[str, Any]]:
@@ -105,7 +108,7 @@ async def proxied(
     whole = Parts(tokenizer, lambda upstream: remembers, log, watched.metrics, watched.store_answers)
     try:
         async with running(config, whole, grace=grace) as url:
-            yield Proxied(url, written)
+            yield Proxied(url, written, whole.afterwards)
     finally:
         if isinstance(remembers, Memories):
             await remembers.close()
