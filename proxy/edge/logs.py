@@ -78,7 +78,7 @@ def build(options: LogOptions, stream: TextIO | None = None) -> FilteringBoundLo
         processors=[
             _time_of_day if console else _Stamp(),
             _exceptions_as_places,
-            *((Redaction(), *shown) if console else (_Lines(),)),
+            *((_unfolded, Redaction(), *shown) if console else (_Lines(),)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[options.level]),
     ).bind()  # or the library would make it anew for every event
@@ -93,12 +93,32 @@ class _Lines:
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
         """The event as it may be written."""
-        if _is_plain(event):
-            with suppress(UnicodeEncodeError):  # half a character
-                line = msgspec.json.encode(event).decode()
-                if _shows_nothing(line):
-                    return line
-        return msgspec.json.encode(self._redacted(logger, method, event)).decode()
+        with suppress(UnicodeEncodeError):  # half a character
+            line = _line(event)
+            if line and _shows_nothing(line):
+                return line
+        return msgspec.json.encode(self._redacted(logger, method, _unfolded(logger, method, event))).decode()
+
+
+def _line(event: EventDict) -> str:
+    """The event as it is, in JSON; empty where a value is neither number nor text."""
+    fields = event.get(_FIELDS)
+    if fields is None:
+        return msgspec.json.encode(event).decode() if _is_plain(event) else ""
+    beside = {name: value for name, value in event.items() if name != _FIELDS}
+    if not _is_plain(beside):
+        return ""
+    return (msgspec.json.encode(fields)[:-1] + b"," + msgspec.json.encode(beside)[1:]).decode()
+
+
+def _unfolded(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """An event whose fields are a struct, with each of them."""
+    fields = event.pop(_FIELDS, None)
+    return event if fields is None else {**msgspec.to_builtins(fields), **event}
+
+
+_FIELDS: Final = "fields"
+"""Under this name the fields of an event may be told together: a struct of numbers and texts."""
 
 
 def _is_plain(event: Mapping[str, object]) -> bool:

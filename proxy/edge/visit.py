@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from aiohttp import web
 from structlog.typing import FilteringBoundLogger
 
@@ -19,6 +20,7 @@ from proxy.config.values import DEFAULT
 from proxy.context.policy import Mode
 from proxy.edge import admin
 from proxy.edge.downstream import Downstream
+from proxy.edge.events import RequestEvent, rounded
 from proxy.edge.gate import Admitted, Gate
 from proxy.edge.ledger import Beginning
 from proxy.edge.metrics import Added, Finished
@@ -140,7 +142,7 @@ class Teller:
         path = visit.origin.path
         level = logging.DEBUG if admin.is_polled(path) else logging.INFO
         if self._log.is_enabled_for(level):
-            self._log.log(level, "request", **_told_of(visit))
+            self._log.log(level, "request", fields=_event_of(visit))
         verdict = visit.verdict
         if verdict is not None and verdict.decision is not None:
             told = _told_of_decision(verdict, verdict.decision)
@@ -195,43 +197,38 @@ def _finished(visit: Visit) -> Finished:
     )
 
 
-def _told_of(visit: Visit) -> dict[str, object]:
-    """The event of a request. What does not apply is left out, but for what the client should have got."""
-    client, performer, added = visit.client, visit.performer, visit.added
-    told: dict[str, object] = {
-        "request_id": client.request_id,
-        "method": visit.method,
-        "path": visit.origin.path[:_PATH_CHARACTERS],
-        "status": client.sent_status,
-        "complete": client.complete,
-        "bytes_in": visit.received_bytes + (visit.upload.size if visit.upload else 0),
-        "bytes_out": client.sent_bytes,
-        "seconds": round(visit.seconds, 4),
-    }
-    if visit.span is not None:
-        told["trace_id"] = visit.span.trace_id
+def _event_of(visit: Visit) -> RequestEvent:
+    """The event of a request, also of one that did not get to its end."""
+    client, performer, site = visit.client, visit.performer, visit.site.name
+    event = RequestEvent(
+        request_id=client.request_id,
+        method=visit.method,
+        path=visit.origin.path[:_PATH_CHARACTERS],
+        status=client.sent_status,
+        complete=client.complete,
+        bytes_in=visit.received_bytes + (visit.upload.size if visit.upload else 0),
+        bytes_out=client.sent_bytes,
+        seconds=rounded(visit.seconds),
+        trace_id=visit.span.trace_id if visit.span else "",
+        actions=visit.actions,
+        reason=visit.reason or visit.bypass,
+        upstream_request_id=client.upstream_id,
+        upstream_status=visit.upstream_status if visit.upstream_status != client.sent_status else None,
+        upstream=site if site != DEFAULT else "",
+        mode=visit.mode.value if visit.mode else "",
+        model=visit.model[:MODEL_CHARACTERS],
+        beginning=visit.beginning.repeats.value if visit.beginning else "",
+        usage_unread=performer.unread if performer else "",
+    )
+    event.say_times(visit.added, visit.spent)
     if (verdict := visit.verdict) is not None:
-        _tell_verdict(told, verdict)
-    beside: dict[str, object] = {
-        "upstream_request_id": client.upstream_id,
-        "upstream_status": visit.upstream_status if visit.upstream_status != client.sent_status else None,
-        "upstream": visit.site.name if visit.site.name != DEFAULT else "",
-        "mode": visit.mode and visit.mode.value,
-        "model": visit.model[:MODEL_CHARACTERS],
-        "reason": visit.reason or visit.bypass,
-        "actions": visit.actions,
-        "beginning": visit.beginning and visit.beginning.repeats.value,
-        "usage_unread": performer and performer.unread,
-        "added": added and {"before": round(added.before, 4), "after": round(added.after, 4)},
-        "spent": {kind: round(took, 4) for kind, took in visit.spent.items()},
-    }
-    told.update([each for each in beside.items() if each[1]])
-    return told
+        event.say(verdict)
+    return event
 
 
 def _end(span: "Span", visit: Visit) -> None:
     """End a request's span with what the event says of it, but for what the client is free to word."""
-    told = _told_of(visit)
+    told: dict[str, object] = msgspec.to_builtins(_event_of(visit))
     said = {
         f"transom.{name}": value
         for name, value in told.items()
@@ -245,38 +242,6 @@ def _end(span: "Span", visit: Visit) -> None:
 
 _NOT_TRACED: Final = frozenset({"path", "method", "status", "model", "seconds", "trace_id"})
 """What a span says under other names, or must not say: a path is the client's text."""
-
-
-def _tell_verdict(told: dict[str, object], verdict: Verdict) -> None:
-    """What the event says of a managed request; tokens throughout."""
-    told["window"] = verdict.window
-    told["window_source"] = verdict.window_source or "unknown"
-    told["trigger"] = verdict.trigger
-    told["tokens"] = verdict.forwarded
-    told["original_tokens"] = verdict.original
-    told["raw_tokens"] = verdict.raw
-    told["factor"] = round(verdict.factor, 4) if verdict.factor is not None else None
-    told["reported_tokens"] = verdict.reported
-    told["usage_based"] = verdict.usage_based
-    told["actions"] = verdict.actions
-    told["checkpoint"] = verdict.checkpoint_id
-    if verdict.reason:
-        told["reason"] = verdict.reason
-    if verdict.usage and verdict.usage.cached is not None:
-        told["cached_tokens"] = verdict.usage.cached
-    if verdict.removed is not None:
-        told["removed_tokens"] = verdict.removed
-    if verdict.pins:
-        told |= {"pins": verdict.pins, "pins_in_view": verdict.pins_kept}
-    if verdict.side_calls:
-        told["side_calls"] = [
-            {
-                "outcome": call.outcome,
-                "prompt_tokens": call.usage.prompt_tokens if call.usage else None,
-                "completion_tokens": call.usage.completion_tokens if call.usage else None,
-            }
-            for call in verdict.side_calls
-        ]
 
 
 def _told_of_decision(verdict: Verdict, decision: Decision) -> dict[str, object]:

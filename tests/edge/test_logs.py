@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.config import Config, LogFormat, LogLevel, LogOptions, Secret, is_loopback
@@ -233,3 +234,36 @@ async def test_b134_the_configured_key_is_for_clients_without_one(own: list[tupl
         for request in upstream.requests:
             sent = [field for field in request.headers if field[0].lower() in ("authorization", "api-key")]
             assert sent == (own or [("Authorization", "Bearer configured")])
+
+
+class Fields(msgspec.Struct):
+    """Some of an event's."""
+
+    path: str
+    tokens: int | None = None
+
+
+@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.CONSOLE])
+@pytest.mark.parametrize(
+    ("path", "shows"), [("/v1/x", "/v1/x"), (f"/v1?key={SECRET}", "/v1?key=***"), ("/a\n\ud83d", "/a")]
+)
+def test_fields_that_are_told_together_are_those_of_the_event_and_hide_as_much(
+    form: LogFormat, path: str, shows: str
+) -> None:
+    log, stream = written(form=form)
+    log.info("request", fields=Fields(path, 5))
+    text = stream.getvalue()
+    assert shows in text
+    assert SECRET not in text
+    assert text.count("\n") == 1
+    if form is LogFormat.JSON:
+        event = json.loads(text)
+        assert (event["event"], event["level"], event["tokens"]) == ("request", "info", 5)
+        assert set(event) == {"event", "level", "timestamp", "path", "tokens"}
+
+
+def test_what_is_bound_to_a_log_is_told_beside_such_fields() -> None:
+    log, stream = written()
+    log.bind(upstream=f"Bearer {SECRET}").info("request", fields=Fields("/v1"))
+    event = json.loads(stream.getvalue())
+    assert (event["path"], event["tokens"], event["upstream"]) == ("/v1", None, "Bearer ***")
