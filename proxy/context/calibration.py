@@ -323,8 +323,16 @@ def _moved(known: Calibration, anchor: Anchor, report: Report, policy: Calibrati
     if tells:
         kept = exp(-appended / (HORIZON * anchor.raw + _SHORTEST_HORIZON))
         growth, grown = growth * kept + told, grown * kept + appended
-    settled = replace(anchor, odd=0, odd_reported=0.0, odd_raw=0.0)
-    moved = replace(settled, raw=raw, reported=tokens, growth=growth, grown=grown)
+    moved = replace(
+        anchor,
+        raw=raw,
+        reported=tokens,
+        growth=growth,
+        grown=grown,
+        odd=0,
+        odd_reported=0.0,
+        odd_raw=0.0,
+    )
     is_cut = expect(known, anchor, policy, report.prompt).is_cut(raw)
     rate = told / appended if tells and not is_cut else _slope(moved, known.line(policy), policy)
     return replace(moved, trail=_walked(anchor, report, rate))

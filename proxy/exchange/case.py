@@ -452,48 +452,46 @@ class Case:
         """What the upstream is expected to count of so many raw tokens."""
         return round(self.expected.tokens(raw))
 
-    def seems_cut(self, verdict: Verdict) -> bool:
-        """Whether this answer's count is that of a server which silently cut the prompt."""
-        if verdict.reported is None or verdict.raw is None or not self._counts_text:
+    def followed(self, verdict: Verdict) -> Anchor | None:
+        """This conversation's anchor after the answer; None where that told no count, or one that says nothing of the
+        text: the cost of pictures is a guess."""
+        if verdict.raw is None or verdict.reported is None or not self.chain:
+            return None
+        if any(size.has_media for size in self.measured.sizes):
+            return None
+        report, policy = Report(verdict.raw, verdict.reported, self.prompt), self.terms.policy.calibration
+        return calibration.follow(self.memory.calibration, self.begun_anchor, report, policy)
+
+    def seems_cut(self, verdict: Verdict, after: Anchor) -> bool:
+        """Whether this answer's count is that of a server which silently cut the prompt; `after` is the anchor then."""
+        if verdict.reported is None or verdict.raw is None:
             return False
         least = FAR_BELOW * min(verdict.raw, verdict.forwarded or 0)
         is_long = verdict.raw >= self.terms.policy.calibration.min_tokens
-        return (is_long and verdict.reported < least) or self._followed(verdict).seems_cut
-
-    @property
-    def _counts_text(self) -> bool:
-        """Whether a count says something of the text: the cost of pictures is a guess."""
-        return bool(self.chain) and not any(size.has_media for size in self.measured.sizes)
-
-    def _followed(self, verdict: Verdict) -> Anchor:
-        """This conversation's anchor after the answer."""
-        if verdict.raw is None or verdict.reported is None:
-            return self.begun_anchor
-        report, policy = Report(verdict.raw, verdict.reported, self.prompt), self.terms.policy.calibration
-        return calibration.follow(self.memory.calibration, self.begun_anchor, report, policy)
+        return (is_long and verdict.reported < least) or after.seems_cut
 
     def _stands_still(self, verdict: Verdict) -> bool:
         if self.anchor is None or verdict.raw is None or verdict.reported is None:
             return False
         return calibration.stands_still(self.anchor, verdict.raw, verdict.reported)
 
-    def lesson(self, verdict: Verdict) -> Learn | None:
-        """What the answer taught; None when it told no count, or one of pictures, whose cost is a guess.
+    def lesson(self, verdict: Verdict, after: Anchor) -> Learn | None:
+        """What the answer taught, which makes `after` the anchor.
 
-        Nor does one to the client's own request for a summary: the counts of a conversation go on from its last turn.
+        None of one to the client's own request for a summary: the counts of a conversation go on from its last turn.
         """
-        if verdict.reported is None or not self._counts_text or self.sound.asks_for_summary:
+        if verdict.reported is None or self.sound.asks_for_summary:
             return None
-        mine, is_still = self._followed(verdict), self._stands_still(verdict)
+        is_still = self._stands_still(verdict)
         others = tuple(each for each in self.memory.anchors if each is not self.anchor)
         return Learn(
             self.request.model,
             raw_tokens=None if is_still else verdict.raw,
             reported_tokens=None if is_still else verdict.reported,
             opening=self.sound.opening,
-            anchors=(mine, *others)[:MOST_ANCHORS],
+            anchors=(after, *others)[:MOST_ANCHORS],
             who=self.sound.who,
-            window=self._proved(mine, verdict.reported),
+            window=self._proved(after, verdict.reported),
         )
 
     def _proved(self, anchor: Anchor, served: int) -> Window | None:

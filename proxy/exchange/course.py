@@ -157,8 +157,11 @@ def _learned(case: Case, verdict: Verdict) -> Generator[Command, Outcome, Verdic
     if case.uncounted and case.is_miscounted(verdict.raw, verdict.reported):
         yield Learn(case.request.model, miscounts=True)
         case = case.uncounted
-    verdict = structs.replace(verdict, seems_cut=case.seems_cut(verdict))
-    if lesson := case.lesson(verdict):
+    after = case.followed(verdict)
+    if after is None:
+        return verdict
+    verdict = structs.replace(verdict, seems_cut=case.seems_cut(verdict, after))
+    if lesson := case.lesson(verdict, after):
         yield lesson
     return verdict
 
