@@ -4,7 +4,7 @@ Rules. Of an exchange's commands only those are performed here that a compaction
 That goes to the chat endpoint of the configured upstream, with the credential of whoever asks.
 """
 
-from dataclasses import replace
+from msgspec import structs
 
 from proxy.edge.measuring import answered
 from proxy.edge.performer import Surroundings
@@ -28,7 +28,7 @@ from proxy.wire import chat
 
 async def compacted(course: Compacting, around: Surroundings, origin: Origin, who: str) -> Compaction:
     """Drive the course of a compaction to its end. `who` names tenant and model."""
-    origin = replace(origin, path=chat.CHAT_PATH, query="")
+    origin = structs.replace(origin, path=chat.CHAT_PATH, query="")
     try:
         command = next(course)
         while True:

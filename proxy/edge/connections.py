@@ -87,24 +87,40 @@ class Ends:
     """
 
     def __init__(self) -> None:
-        self._held: set[tuple[_End, _End]] = set()
+        self._held: dict[
+            int, set[tuple[_End, _End]]
+        ] = {}  # by our own port, which is that of nearly no stranger
 
     def note(self, ours: object, theirs: object) -> None:
         """A connection has been opened between these addresses, as a socket tells them."""
         if (pair := _pair(ours, theirs)) is not None:
-            self._held.add(pair)
+            self._held.setdefault(pair[0][1], set()).add(pair)
 
     def strike(self, ours: object, theirs: object) -> None:
         """It is gone."""
-        if (pair := _pair(ours, theirs)) is not None:
-            self._held.discard(pair)
+        if (pair := _pair(ours, theirs)) is not None and (held := self._held.get(pair[0][1])):
+            held.discard(pair)
+            if not held:
+                del self._held[pair[0][1]]
 
     def hold(self, peer: object, own: object) -> bool:
         """Whether a connection that was accepted at the address `own` from `peer` is one of ours."""
-        return bool(self._held) and _pair(peer, own) in self._held
+        return _pair(peer, own) in self._held.get(_port(peer), ())
+
+    def brought(self, transport: asyncio.BaseTransport | None) -> bool:
+        """The same of a connection as it was accepted; of one that is gone it does not matter."""
+        if transport is None:
+            return False
+        peer = transport.get_extra_info("peername")
+        return _port(peer) in self._held and self.hold(peer, transport.get_extra_info("sockname"))
 
 
 _End: TypeAlias = tuple[str, int]
+
+
+def _port(end: object) -> int:
+    """Of an address; 0 for a Unix socket."""
+    return end[1] if isinstance(end, tuple) else 0
 
 
 def _pair(one: object, other: object) -> tuple[_End, _End] | None:
@@ -245,10 +261,11 @@ class Line(ResponseHandler):
 class Place:
     """Where calls go: `host` is the value of `Host`, `prefix` what stands before the path in a request line.
 
-    `kept` are the connections that wait for a call, each with the time since when.
+    `kept` are the connections that wait for a call, each with the time since when. `credential`: for the proxy that
+    gets the request itself; empty where there is none.
     """
 
-    __slots__ = ("asked", "host", "kept", "prefix")
+    __slots__ = ("asked", "credential", "host", "kept", "prefix")
 
     def __init__(self, origin: str, way: Way) -> None:
         self.kept: deque[tuple[float, Connection]] = deque()
@@ -262,11 +279,9 @@ class Place:
         is_for_proxy = way.proxy is not None and not self.asked.is_ssl()
         self.host = self.asked.headers[hdrs.HOST].encode()
         self.prefix = origin.encode() if is_for_proxy else b""
-
-    @property
-    def credential(self) -> bytes:
-        """For the proxy that gets the request itself; empty where there is none."""
-        return self.asked.headers.get(hdrs.PROXY_AUTHORIZATION, "").encode() if self.prefix else b""
+        self.credential = (
+            self.asked.headers.get(hdrs.PROXY_AUTHORIZATION, "").encode() if is_for_proxy else b""
+        )
 
 
 class Taken:
@@ -322,7 +337,7 @@ class Connections:
         self._places: dict[str, Place] = {}  # of the configured upstream, and that of side calls
 
     async def __aenter__(self) -> Self:
-        self._connector = self._opened()
+        self._connector = self._librarys()
         return self
 
     async def __aexit__(
@@ -335,8 +350,22 @@ class Connections:
         if connector is not None:
             await connector.close()
 
-    async def take(self, origin: str, *, fresh: bool) -> Taken:
-        """A connection to this origin, of those that are kept or a `fresh` one that is not kept.
+    def kept(self, origin: str) -> Taken | None:
+        """A connection to this origin that waits for a call; those that can carry none any more are closed."""
+        place = self._places.get(origin)
+        if place is None:
+            return None
+        since = self._clock() - _IDLE_CONNECTION
+        while place.kept:
+            at, connection = place.kept.pop()
+            taken = Taken(connection, place, self._keep, closes=False)
+            if at >= since and taken.line.can_carry:
+                return taken
+            taken.close()
+        return None
+
+    async def opened(self, origin: str, *, closes: bool) -> Taken:
+        """A new connection to this origin; one that `closes` is not kept.
 
         Raises aiohttp.ClientError and OSError.
         """
@@ -346,24 +375,11 @@ class Connections:
         place = self._places.get(origin)
         if place is None:
             place = self._places[origin] = Place(origin, self._way)
-        if not fresh and (taken := self._taken_of(place)) is not None:
-            return taken
         try:
             connection = await connector.connect(place.asked, [], self._timeout)
         except TimeoutError as cause:
             raise aiohttp.ConnectionTimeoutError from cause
-        return Taken(connection, place, self._keep, closes=fresh)
-
-    def _taken_of(self, place: Place) -> Taken | None:
-        """One of those that are kept; those that can carry no call any more are closed."""
-        since = self._clock() - _IDLE_CONNECTION
-        while place.kept:
-            at, connection = place.kept.pop()
-            taken = Taken(connection, place, self._keep, closes=False)
-            if at >= since and taken.line.can_carry:
-                return taken
-            taken.close()
-        return None
+        return Taken(connection, place, self._keep, closes=closes)
 
     def _keep(self, place: Place, connection: Connection) -> None:
         if self._connector is None:
@@ -385,7 +401,7 @@ class Connections:
             while place.kept and place.kept[0][0] <= until:
                 place.kept.popleft()[1].close()
 
-    def _opened(self) -> aiohttp.BaseConnector:
+    def _librarys(self) -> aiohttp.BaseConnector:
         """The library's part in it, which keeps nothing."""
         connector: aiohttp.BaseConnector
         if self._way.path:

@@ -21,6 +21,7 @@ from proxy.wire import chat
 
 JSON: Final = "application/json"
 
+_REQUEST_ID: Final = headers.REQUEST_ID.decode()
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -49,15 +50,17 @@ class Downstream:
     our own. `upstream_id` is the upstream's own name for it.
     """
 
+    upstream_id = ""
+    started = False
+    complete = False
+    sent_bytes = 0
+    sent_status: int | None = None
+    _is_chunked = False
+
     def __init__(self, request: web.BaseRequest, request_id: str) -> None:
         self._request = request
         self.request_id = request_id
-        self.upstream_id = ""
         self._keeps = request.keep_alive
-        self.started = False
-        self.complete = False
-        self.sent_bytes = 0
-        self.sent_status: int | None = None
 
     # --- what the library asks of a response ------------------------------------------------------------------
 
@@ -91,13 +94,12 @@ class Downstream:
         """Write the head, with the first bytes of the body where they are there. `fields`: lines with their CRLF."""
         self.started = True
         self.sent_status = status
-        version = self._request.version
-        has_body = self._has_body(status)
-        chunked = has_body and not has_length and version >= (1, 1)
-        if has_body and not has_length and not chunked:
+        is_newer = self._request.version >= (1, 1)
+        chunked = not has_length and is_newer and self._has_body(status)
+        if not (has_length or is_newer) and self._has_body(status):
             self._keeps = False  # HTTP/1.0 knows only the end of the connection
         head = b"HTTP/1.%d %d %b\r\n%b" % (
-            1 if version >= (1, 1) else 0,
+            is_newer,
             status,
             reason.encode("utf-8", "surrogateescape"),
             fields,
@@ -106,14 +108,15 @@ class Downstream:
             head += b"Transfer-Encoding: chunked\r\n"
         if not self._keeps:
             head += b"Connection: close\r\n"
-        elif version < (1, 1):
+        elif not is_newer:
             head += b"Connection: keep-alive\r\n"
-        head += b"\r\n"
-        if first:  # in one write with the head: half the system calls of a short answer
-            self.sent_bytes += len(first)
-            head += b"%x\r\n%b\r\n" % (len(first), first) if chunked else first
-        await self._write(head)
+        self.sent_bytes += len(first)
+        # In one write with the head: half the system calls of a short answer.
+        await self._write(
+            b"%b\r\n%b" % (head, b"%x\r\n%b\r\n" % (len(first), first) if chunked and first else first)
+        )
         if chunked:
+            self._is_chunked = True
             self._request.writer.enable_chunking()
 
     async def switch(self, reason: str, fields: bytes) -> None:
@@ -131,10 +134,11 @@ class Downstream:
 
     async def finish(self) -> None:
         """End the answer as complete."""
-        try:
-            await self._request.writer.write_eof()
-        except ConnectionError as cause:
-            raise ClientGone from cause
+        if self._is_chunked:  # else the end of the last bytes says it
+            try:
+                await self._request.writer.write_eof()
+            except ConnectionError as cause:
+                raise ClientGone from cause
         self.complete = True
 
     def break_off(self) -> None:
@@ -189,29 +193,24 @@ async def relay(
     the answer's length is not the upstream's. Raises ClientGone.
     """
     client.upstream_id = headers.request_id(reply.headers)
-    ours = _identified(added, reply, client)
+    ours = tuple(added)
+    if (
+        ours and headers.REQUEST_ID not in reply.headers.first
+    ):  # an answer to which nothing is added stays as it is
+        ours = (*ours, (_REQUEST_ID, client.request_id))
     fields = headers.for_client(reply.headers, ours, keep_length=not rewrites)
     has_length = not rewrites and headers.find(reply.headers, b"content-length") is not None
     first = already or reply.ready()
     shown = tap.feed(first) if tap else first
     await client.start(reply.status, reply.reason, fields, has_length=has_length, first=shown)
     broken = await _pass_on(reply, client, tap)
-    await client.send(tap.end() if tap else b"")
+    if tap and (rest := tap.end()):
+        await client.send(rest)
     if broken:
         client.break_off()
     else:
         await client.finish()
     return not broken
-
-
-def _identified(
-    added: Iterable[tuple[str, str]], reply: Reply, client: Downstream
-) -> tuple[tuple[str, str], ...]:
-    """What is added to an answer, and the request's name; an answer to which nothing is added stays as it is."""
-    ours = tuple(added)
-    if not ours or headers.find(reply.headers, headers.REQUEST_ID) is not None:
-        return ours
-    return (*ours, (headers.REQUEST_ID.decode(), client.request_id))
 
 
 async def _pass_on(reply: Reply, client: Downstream, tap: Tap | None) -> bool:

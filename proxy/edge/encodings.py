@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import IO, Final, Protocol, cast
 
 import brotli
+import msgspec
 import zstandard
 
 UNKNOWN: Final = "encoding_unknown"
@@ -68,8 +69,7 @@ def answer_bound(most: int) -> Bound:
     return Bound(most, free=8 * 1024 * 1024, ratio=500)
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A client's body: `raw` as it came and `plain` as it reads, one and the same where it is not encoded."""
 
     raw: bytes

@@ -9,11 +9,12 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
+import msgspec
 from aiohttp import hdrs
+from msgspec import structs
 
 from proxy.config import Address, Config, Secret, is_loopback
 from proxy.edge import admin, headers
@@ -29,8 +30,7 @@ class Door(Enum):
     OWN = auto()  # that address
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     """What goes on of a request: its fields without our tokens, and who its sender is.
 
     `holder` names the token, as a digest; empty where there are none. `may_use_key` says whether the configured key of
@@ -71,7 +71,7 @@ class Gate:
         self._check_door(is_own=is_own)
         if not admitted.holder and _is_socket_of_a_page(raw) and self._foreign(raw, target) is not None:
             # Of another answer a browser shows a foreign page nothing; of a WebSocket it shows everything.
-            return replace(admitted, may_use_key=False)
+            return structs.replace(admitted, may_use_key=False)
         return admitted
 
     def _check_door(self, *, is_own: bool) -> None:

@@ -6,8 +6,11 @@ none. A path and a query are never decoded or encoded again. Nothing here logs, 
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, compress, repeat
+from operator import itemgetter
 from urllib.parse import unquote
 
 from proxy.config.values import UNIX_SCHEME
@@ -69,14 +72,72 @@ _SIDE_CALL = CREDENTIALS | {
 # --------------------------------------------------------------------------------------------------------- requests
 
 
+class Names:
+    """What the names of a head say by themselves, out of `joined` by colons, which no name has in it.
+
+    `lower`: the names in lower case; `places`: where the fields of each are; `credentials`: where those with a key are;
+    `are_plain`: no space stands behind one.
+    """
+
+    __slots__ = ("_passing", "are_plain", "credentials", "lower", "places")
+
+    def __init__(self, joined: bytes) -> None:
+        self.lower = joined.lower().split(b":") if joined else []
+        self.places: dict[bytes, list[int]] = {}
+        for at, name in enumerate(self.lower):
+            self.places.setdefault(name, []).append(at)
+        self.credentials = [at for at, name in enumerate(self.lower) if name in CREDENTIALS]
+        self.are_plain = not any(name[-1:].isspace() for name in self.lower)
+        self._passing: dict[Hashable, list[bool]] = {}
+
+    def passing(self, rule: Callable[..., list[bool]], *how: Hashable) -> list[bool]:
+        """Which fields go on by a rule, by their places; worked out once."""
+        passing = self._passing.get((rule, how))
+        if passing is None:
+            passing = rule(self, *how)
+            if len(self._passing) < _MOST_WAYS:
+                self._passing[rule, how] = passing
+        return passing
+
+
+_MOST_WAYS = 16
+"""Ways for a head to go on that are remembered of the same names; there are three or four in a configuration."""
+
+_USUAL_NAMES = 2048
+"""Bytes of a head's names up to which they are worth remembering. Some forty names have half of it."""
+
+_name_of, _value_of = itemgetter(0), itemgetter(1)
+
+
 class Head(list[tuple[bytes, bytes]]):
-    """Fields in which many are looked for: `first` is the first value under each name in lower case."""
+    """Fields, and what their names say; `first` is the first value under each name in lower case."""
 
-    __slots__ = ("first",)
+    __slots__ = ("first", "names")
 
-    def __init__(self, raw: RawHeaders) -> None:
+    def __init__(self, raw: RawHeaders, names: Names | None = None) -> None:
         super().__init__(raw)
-        self.first = {name.lower(): value for name, value in reversed(self)}
+        self.names = names or Names(_joined_names(raw))
+        self.first = dict(zip(reversed(self.names.lower), map(_value_of, reversed(raw)), strict=True))
+
+
+class Heads:
+    """Makes heads. A client, and a server, sends the same names each time: what they say is found out once."""
+
+    def __init__(self) -> None:
+        self._usual = lru_cache(maxsize=256)(Names)
+
+    def of(self, raw: RawHeaders) -> Head:
+        """The head with these fields."""
+        joined = _joined_names(raw)
+        return Head(raw, (self._usual if len(joined) <= _USUAL_NAMES else Names)(joined))
+
+
+def _joined_names(raw: RawHeaders) -> bytes:
+    return b":".join(map(_name_of, raw))
+
+
+def _head(raw: RawHeaders) -> Head:
+    return raw if type(raw) is Head else Head(raw)
 
 
 def find(raw: RawHeaders, name: bytes) -> bytes | None:
@@ -89,27 +150,38 @@ def find(raw: RawHeaders, name: bytes) -> bytes | None:
     return None
 
 
+def every(raw: RawHeaders, name: bytes) -> list[bytes]:
+    """All values under this lower-case name."""
+    head = _head(raw)
+    return [head[at][1] for at in head.names.places.get(name, ())]
+
+
+def lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Fields as they are written, each with its CRLF."""
+    flat = tuple(chain.from_iterable(fields))
+    return b"%b: %b\r\n" * (len(flat) // 2) % flat
+
+
 def has_credential(raw: RawHeaders) -> bool:
     """Whether the client sent a key of its own."""
-    return any(name.lower() in CREDENTIALS or _is_key_of_a_page(name, value) for name, value in raw)
-
-
-def _is_key_of_a_page(name: bytes, value: bytes) -> bool:
+    head = _head(raw)
     # A page in a browser can set no header of a WebSocket; OpenAI takes its key as the name of a sub-protocol.
-    return name.lower() == b"sec-websocket-protocol" and b"openai-insecure-api-key." in value
+    protocols = every(head, b"sec-websocket-protocol")
+    return bool(head.names.credentials) or any(b"openai-insecure-api-key." in named for named in protocols)
 
 
 def asks_for_websocket(raw: RawHeaders) -> bool:
     """Whether these fields ask for a WebSocket and nothing else: RFC 9110 section 7.8, RFC 6455 section 4.1."""
     if find(raw, b"upgrade") is None:
         return False
-    asked = [value.strip().lower() for name, value in raw if name.lower() == b"upgrade"]
-    return asked == [b"websocket"] and b"upgrade" in _listed(raw)
+    asked = [value.strip().lower() for value in every(raw, b"upgrade")]
+    return asked == [b"websocket"] and b"upgrade" in _listed(_head(raw))
 
 
 def credential(raw: RawHeaders) -> bytes:
     """All credential fields as one value, for a digest that tells tenants apart; empty when there are none."""
-    return b"\n".join(name.lower() + b":" + value for name, value in raw if name.lower() in CREDENTIALS)
+    head = _head(raw)
+    return b"\n".join([b"%b:%b" % (head.names.lower[at], head[at][1]) for at in head.names.credentials])
 
 
 def without_credentials(raw: RawHeaders) -> RawHeaders:
@@ -135,36 +207,39 @@ def for_upstream(
     so without the field. `unencoded` asks for an answer without content-encoding, because an event
     has to be taken out of it. `key` is the configured one.
     """
-    own: dict[bytes, tuple[bytes, bytes]] = {}
+    head = _head(raw)
+    fields = [*head]
     if length is not None:
-        own[b"content-length"] = (b"Content-Length", b"%d" % length)
+        _put(fields, head, b"Content-Length", b"%d" % length)
     if unencoded:
-        own[b"accept-encoding"] = (b"Accept-Encoding", b"identity")
-    dropped, left = _dropped(raw, decoded=decoded), dict(own)
-    fields: Fields = []
-    for name, value in raw:
-        lower = name.lower()
-        if lower in own:
-            if mine := left.pop(lower, None):
-                fields.append((name, mine[1]))
-        elif lower not in dropped:
-            fields.append((name, value))
-    fields += left.values()
-    if key and not has_credential(raw):
+        _put(fields, head, b"Accept-Encoding", b"identity")
+    if key and not has_credential(head):
         fields.append(bearer(key))
-    return fields
+    passing = head.names.passing(_to_upstream, _listed(head), length is not None, decoded, unencoded)
+    return [*compress(fields, chain(passing, repeat(True)))]  # what is added passes
 
 
-def _dropped(raw: RawHeaders, *, decoded: bool) -> frozenset[bytes]:
-    """Names in lower case of what does not go on."""
-    dropped = _NOT_FORWARDED
-    if listed := _listed(raw):
-        dropped |= listed
-    if decoded:
+def _put(fields: Fields, head: Head, name: bytes, value: bytes) -> None:
+    """Have this value in the place of the first one under this name, or in a field behind the others."""
+    if there := head.names.places.get(name.lower()):
+        fields[there[0]] = (head[there[0]][0], value)
+    else:
+        fields.append((name, value))
+
+
+def _to_upstream(
+    names: Names, listed: frozenset[bytes], is_whole: bool, is_decoded: bool, is_unencoded: bool
+) -> list[bool]:
+    own = ({b"content-length"} if is_whole else set()) | ({b"accept-encoding"} if is_unencoded else set())
+    dropped = _NOT_FORWARDED | listed
+    if is_decoded:
         dropped |= {b"content-encoding"}
-    if find(raw, b"transfer-encoding") is not None:
+    if b"transfer-encoding" in names.places:
         dropped |= {b"content-length"}  # it would contradict the chunks: RFC 9112 section 6.3
-    return dropped
+    return [
+        at == names.places[name][0] if name in own else name not in dropped
+        for at, name in enumerate(names.lower)
+    ]
 
 
 def for_upgrade(raw: RawHeaders, *, key: str = "") -> Fields:
@@ -193,19 +268,22 @@ def for_client(raw: RawHeaders, added: Iterable[tuple[str, str]] = (), *, keep_l
     proxy behind tells: what is of two of them fits together in nobody's eyes. `keep_length` is False when the number of
     bytes changes.
     """
-    ours = [(name.encode("ascii"), value.encode("ascii", "replace")) for name, value in added]
-    dropped = HOP_BY_HOP
-    if listed := _listed(raw):
-        dropped |= listed
-    if ours:
-        dropped |= {name.lower() for name, _ in ours}
-    if not keep_length:
+    head, ours = _head(raw), tuple(added)
+    passing = head.names.passing(_to_client, _listed(head), tuple(map(_name_of, ours)), keep_length)
+    said = "%s: %s\r\n" * len(ours) % tuple(chain.from_iterable(ours))
+    return lines(compress(head, passing)) + said.encode("ascii", "replace")
+
+
+def _to_client(
+    names: Names, listed: frozenset[bytes], added: tuple[str, ...], keeps_length: bool
+) -> list[bool]:
+    ours = {name.lower().encode("ascii") for name in added}
+    dropped = HOP_BY_HOP | listed | ours
+    if not keeps_length:
         dropped |= {b"content-length"}
-    if any(name.startswith(_TOLD) for name, _ in ours):
-        raw = [field for field in raw if not field[0].lower().startswith(_TOLD)]
-    lines = [b"%b: %b\r\n" % (name, value) for name, value in raw if name.lower() not in dropped]
-    lines += [b"%b: %b\r\n" % field for field in ours]
-    return b"".join(lines)
+    if any(name.startswith(_TOLD) for name in ours):
+        dropped |= {name for name in names.lower if name.startswith(_TOLD)}
+    return [name not in dropped for name in names.lower]
 
 
 def for_switch(raw: RawHeaders) -> bytes:
@@ -230,16 +308,15 @@ def was_cut_behind(raw: RawHeaders) -> bool:
 
     It tells both numbers; a field of one of these names alone is somebody else's.
     """
-    sent, original = find(raw, _TOLD + b"tokens"), find(raw, _TOLD + b"original-tokens")
-    return None not in (sent, original) and sent != original
+    sent = find(raw, b"x-context-tokens")
+    return sent is not None and find(raw, b"x-context-original-tokens") not in (None, sent)
 
 
 def codings(raw: RawHeaders) -> tuple[bytes, ...]:
     """The content codings in the order in which they were applied, in lower case; none where the bytes are plain."""
     if find(raw, b"content-encoding") is None:
         return ()
-    values = [value for name, value in raw if name.lower() == b"content-encoding"]
-    names = [name.strip().lower() for value in values for name in value.split(b",")]
+    names = [name.strip().lower() for value in every(raw, b"content-encoding") for name in value.split(b",")]
     return tuple(name for name in names if name not in (b"", b"identity"))
 
 
@@ -252,26 +329,27 @@ def is_framed_plainly(raw: RawHeaders) -> bool:
     """Whether a message's bytes are its body once chunks are undone; any other transfer coding ends at this hop too."""
     if find(raw, b"transfer-encoding") is None:
         return True
-    codings = [value for name, value in raw if name.lower() == b"transfer-encoding"]
-    return all(coding.strip().lower() in _PLAIN_CODINGS for value in codings for coding in value.split(b","))
+    values = every(raw, b"transfer-encoding")
+    return all(coding.strip().lower() in _PLAIN_CODINGS for value in values for coding in value.split(b","))
 
 
 def are_named_plainly(raw: RawHeaders) -> bool:
     """Whether no space stands behind a name: one reader would take the field for the one so named, and another not."""
-    return not any(name[-1:].isspace() for name, _ in raw)
+    return _head(raw).names.are_plain
 
 
 _PLAIN_CODINGS = frozenset({b"chunked", b"identity", b""})
 
 
-def _listed(raw: RawHeaders) -> frozenset[bytes]:
-    """Names that `Connection` declares to end at this hop; a body's length is not its to take away."""
-    if find(raw, b"connection") is None:
-        return frozenset()
-    values = [value for name, value in raw if name.lower() == b"connection"]
-    return frozenset(token.strip().lower() for value in values for token in value.split(b",")) - {
-        b"content-length"
-    }
+def _listed(head: Head) -> frozenset[bytes]:
+    """Names here that `Connection` declares to end at this hop; a body's length is not its to take away."""
+    if b"connection" not in head.first:
+        return _NONE
+    tokens = {token.strip().lower() for value in every(head, b"connection") for token in value.split(b",")}
+    return frozenset(tokens.intersection(head.names.places) - {b"content-length"})
+
+
+_NONE: frozenset[bytes] = frozenset()
 
 
 def bearer(key: str) -> tuple[bytes, bytes]:
@@ -317,6 +395,19 @@ class Base:
     segments: tuple[str, ...]
     query: str
     socket: str = ""
+    start: str = field(init=False, compare=False)
+    """All of it but the query."""
+
+    begun: tuple[str, ...] = field(init=False, compare=False)
+    """What a target may begin with that the base has already, with a slash behind it; the longest first."""
+
+    def __post_init__(self) -> None:
+        """Find out what every target is held against."""
+        begun = ["/" + "/".join(self.segments[at:]) + "/" for at in range(len(self.segments))]
+        if any(map(_VERSION.fullmatch, self.segments)):
+            begun.append("/v1/")
+        object.__setattr__(self, "start", "/".join((self.origin, *self.segments)))
+        object.__setattr__(self, "begun", tuple(begun))
 
     @classmethod
     def of(cls, url: str) -> "Base":
@@ -344,6 +435,8 @@ def authority(target: str) -> str:
 
 def split_target(target: str) -> tuple[str, str]:
     """(path, query) of a request target as it came; an absolute one loses its host, a fragment is left out."""
+    if target.startswith("/") and "?" not in target and "#" not in target:
+        return target, ""
     if not target.startswith("/") and (matched := _ABSOLUTE.match(target)):
         target = target[matched.end() :]
     path, _, query = target.partition("#")[0].partition("?")
@@ -354,23 +447,15 @@ def split_target(target: str) -> tuple[str, str]:
 
 def join(base: Base, path: str, query: str) -> str:
     """The upstream's URL for this path and query, by the table above."""
-    segments = path.split("/")[1:]
-    shared = _overlap(base.segments, segments)
-    if not shared and segments[0] == "v1" and any(map(_VERSION.fullmatch, base.segments)):
-        shared = 1
-    rest = "/".join(segments[shared:])
-    joined = "/".join((base.origin, *base.segments))
-    if rest or (len(segments) > shared and path != "/") or not base.segments:
-        joined += "/" + rest
+    slashed = f"{path}/"
+    for begun in base.begun:
+        if slashed.startswith(begun):
+            joined = base.start + path[len(begun) - 1 :]
+            break
+    else:
+        joined = base.start if path == "/" and base.segments else base.start + path
     whole = _merge(base.query, query)
     return f"{joined}?{whole}" if whole else joined
-
-
-def _overlap(base: Sequence[str], segments: Sequence[str]) -> int:
-    for size in range(min(len(base), len(segments)), 0, -1):
-        if list(base[-size:]) == list(segments[:size]):
-            return size
-    return 0
 
 
 def _merge(ours: str, theirs: str) -> str:

@@ -37,6 +37,13 @@ class Lessons:
         self._keep(key, value)
         return value
 
+    def found(self, key: str, stored: bytes | None) -> bytes | None:
+        """The same of one key among very many: that there is nothing under it is not worth keeping."""
+        value = self._unwritten.get(key, stored)
+        if value is not None or key in self._known:
+            self._keep(key, value)
+        return value
+
     def latest(self, key: str) -> bytes | None:
         """What was last heard or learned, whatever the store holds."""
         return self._known.get(key)

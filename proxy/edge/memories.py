@@ -12,7 +12,7 @@ import copy
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -62,7 +62,7 @@ class Memories:
         self._shared = shared
         self._lessons = Lessons(store, interval=interval)
         self._usual_key = lru_cache(maxsize=1024)(_key)
-        self._decoded = lru_cache(maxsize=256)(_calibration)
+        self._of_model = lru_cache(maxsize=256)(_of_model)
 
     def of(self, upstream: str) -> "Memories":
         """Those of another upstream, in the same store; they are closed with these."""
@@ -72,28 +72,30 @@ class Memories:
 
     async def recall(self, model: str, chain: Sequence[str], opening: str = "", who: str = "") -> Memory:
         """The newest checkpoint on this chain, the summaries that wait on it, and what was learned of the model."""
-        summaries = [f"{_SUMMARY}:{key}" for key in chain]
+        prefixes = [*chain, *[f"{_SUMMARY}:{key}" for key in chain]]
         learned = [self._key(_CALIBRATION, model), self._key(_REFUSAL, model), f"{_ANCHORS}:{opening}"]
         learned.append(f"{_WINDOW}:{who}")
+        lessons = self._lessons
         try:
-            values = await self._store.read([*chain, *summaries, *learned])
+            *stored, known, refusal, anchors, window = await self._store.read([*prefixes, *learned])
         except StoreUnavailable:
-            values = [*[None] * (2 * len(chain)), *map(self._lessons.latest, learned)]
-        known, refusal, anchors, window = map(self._lessons.seen, learned, values[-len(learned) :])
-        checkpoints, texts = values[: len(chain)], values[len(chain) : -len(learned)]
-        kept: list[int] = []
-        if checkpoints.count(None) + texts.count(None) < 2 * len(chain):
-            kept = [at for at in range(len(chain)) if checkpoints[at] is not None or texts[at] is not None]
+            stored, (known, refusal, anchors, window) = [None] * len(prefixes), map(lessons.latest, learned)
+        of_model = self._of_model(
+            lessons.seen(learned[0], known), lessons.seen(learned[1], refusal) is not None, self._shared()
+        )
+        anchors, window = lessons.found(learned[2], anchors), lessons.found(learned[3], window)
+        if stored.count(None) == len(stored) and anchors is window is None:
+            return of_model  # nearly always: of a new conversation, and of one that was never cut, nothing is stored
+        checkpoints, texts = stored[: len(chain)], stored[len(chain) :]
+        kept = [at for at in range(len(chain)) if checkpoints[at] is not None or texts[at] is not None]
         key, edits = _newest(chain, checkpoints) if kept else (None, None)
-        return Memory(
+        return replace(
+            of_model,
             edits=edits,
             checkpoint_id=key,
             summaries={chain[at]: text for at in kept if (text := _text(texts[at]))},
-            may_ask=self._shared(),
-            calibration=self._decoded(known),
             anchors=_anchors(anchors),
             window=self._window(window),
-            refuses_usage=refusal is not None,
             kept=tuple(chain[at] for at in kept),
         )
 
@@ -194,6 +196,11 @@ def _calibration(stored: bytes | None) -> Calibration:
         return UNCALIBRATED if stored is None else _CODEC.decode(stored)
     except msgspec.DecodeError:
         return UNCALIBRATED
+
+
+def _of_model(known: bytes | None, refuses_usage: bool, may_ask: bool) -> Memory:
+    """What is remembered where nothing is of the conversation."""
+    return Memory(may_ask=may_ask, calibration=_calibration(known), refuses_usage=refuses_usage)
 
 
 def _anchors(stored: bytes | None) -> tuple[Anchor, ...]:

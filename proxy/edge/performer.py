@@ -41,7 +41,6 @@ from proxy.exchange import (
     Command,
     Count,
     Counted,
-    Deed,
     Discover,
     Discovered,
     Exchange,
@@ -53,7 +52,6 @@ from proxy.exchange import (
     Outcome,
     Pause,
     Prepare,
-    Question,
     Refused,
     Relay,
     Relayed,
@@ -216,6 +214,19 @@ class Performer:
     request, `added` what the proxy took of its time, once the main call was made, and `sent` that call's body.
     """
 
+    # What each begins with: only what becomes otherwise is written down.
+    chain: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    prepared: tuple[str, ...] = ()
+    unread = ""
+    doing = PLAN
+    verdict: Verdict | None = None
+    sent = b""
+    _reply: Reply | None = None
+    _already = b""
+    _relays = False
+    _before: float | None = None
+
     def __init__(
         self,
         around: Surroundings,
@@ -232,21 +243,8 @@ class Performer:
         self._client = client
         self._calibration = calibration
         self._who = who
-        self._reply: Reply | None = None
-        self._already = b""
-        self.chain: tuple[str, ...] = ()
-        self.kept: tuple[str, ...] = ()
-        self.prepared: tuple[str, ...] = ()
-        self.unread = ""
         self.spent: dict[str, float] = {}
-        self.doing = PLAN
-        self.verdict: Verdict | None = None
-        self.sent = b""
-        self._relays = False
-        self._began = 0.0
-        self._until = 0.0
-        self._before: float | None = None
-        self._answered_at = 0.0
+        self._began = self._until = self._answered_at = 0.0
 
     @property
     def added(self) -> Added | None:
@@ -266,7 +264,17 @@ class Performer:
         try:
             command = next(course)
             while True:
-                outcome = await (self._pause() if isinstance(command, Pause) else self._timed(command))
+                if type(command) is Pause:
+                    outcome: Outcome = None
+                    await self._pause()
+                else:
+                    deed, begins = DEEDS[type(command)], around.stopwatch()
+                    self.doing = deed.reason
+                    try:
+                        done = deed.perform(self, command)
+                        outcome = await (in_time(done, self._until) if deed.is_ours else done)
+                    finally:
+                        self._note(deed, begins, around.stopwatch())
                 self.doing = PLAN
                 command = course.send(outcome)
         except StopIteration as end:
@@ -295,24 +303,14 @@ class Performer:
             raise Overdue
         await asyncio.sleep(0)
 
-    async def _timed(self, command: Question | Deed) -> Outcome:
-        deed, around = DEEDS[type(command)], self._around
-        self.doing = deed.reason
-        began = around.stopwatch()
-        if type(command) is Send:
-            self.verdict = command.verdict
-            self._before = began - self._began - self.spent.get("send", 0.0)
-        try:
-            done = deed.perform(self, command)
-            return await (in_time(done, self._until) if deed.is_ours else done)
-        finally:
-            ended = around.stopwatch()
-            took = ended - began
-            self.spent[deed.kind] = self.spent.get(deed.kind, 0.0) + took
-            if not deed.is_ours:
-                self._until += took
-            if isinstance(command, Send | Relay):
-                self._answered_at = ended
+    def _note(self, deed: "_Deed", began: float, ended: float) -> None:
+        """Take in what the time went to. What others took of it is not ours to answer for."""
+        took = ended - began
+        self.spent[deed.kind] = self.spent.get(deed.kind, 0.0) + took
+        if not deed.is_ours:
+            self._until += took
+        if deed.answers:
+            self._answered_at = ended
 
     def _get(self, command: Ask) -> Coroutine[Any, Any, Outcome]:
         waited = self.spent.get("ask", 0.0)
@@ -354,7 +352,8 @@ class Performer:
     async def _send(self, command: Send) -> Accepted | Refused:
         self.close()
         around, origin = self._around, self._origin
-        self.sent = command.body
+        self._before = around.stopwatch() - self._began - self.spent.get("send", 0.0)
+        self.verdict, self.sent = command.verdict, command.body
         # What need not change goes on as it was encoded; what changes is not encoded again.
         is_as_it_came = command.body is self._body.plain or command.body == self._body.plain
         body = self._body.raw if is_as_it_came else command.body
@@ -418,12 +417,14 @@ class _Deed(NamedTuple):
     kind     its name in what is told of the time that was spent
     reason   in what the exchange has failed where it fails, as a bypass tells it
     is_ours  it waits for nobody but ourselves; side calls, questions and calls have bounds of their own
+    answers  it is of the answer that the client waits for
     """
 
     kind: str
     reason: str
     perform: Callable[[Performer, Any], Coroutine[Any, Any, Outcome]]
     is_ours: bool = False
+    answers: bool = False
 
 
 DEEDS: Final[Mapping[type[Command], _Deed]] = MappingProxyType(
@@ -436,8 +437,8 @@ DEEDS: Final[Mapping[type[Command], _Deed]] = MappingProxyType(
         Prepare: _Deed("prepare", "side_call", Performer._prepare),
         Save: _Deed("save", "store", Performer._save, is_ours=True),
         Learn: _Deed("learn", "store", Performer._learn, is_ours=True),
-        Send: _Deed("send", "internal_error", Performer._send),
-        Relay: _Deed("relay", "internal_error", Performer._relay),
+        Send: _Deed("send", "internal_error", Performer._send, answers=True),
+        Relay: _Deed("relay", "internal_error", Performer._relay, answers=True),
     }
 )
 """All kinds of command but a pause, which nothing is told of."""

@@ -9,17 +9,19 @@ leaves, everything that was done for it ends.
 import asyncio
 import hashlib
 import logging
-import secrets
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import hdrs, web
+from msgspec import structs
 from structlog.typing import FilteringBoundLogger
 
-from proxy.config import Config, ModelRule, Tenant
+from proxy.config import Config, Tenant
+from proxy.context.budget import Window
 from proxy.context.policy import Mode, ModelPolicy
 from proxy.context.rawjson import NotJSON
 from proxy.context.reader import Reader
@@ -109,7 +111,8 @@ class Server:
         self._explains = log.is_enabled_for(logging.DEBUG)
         self._unmanaged: set[str] = set()
         self._tenants = Tenants(config.tenant)
-        self._usual_terms = lru_cache(maxsize=1024)(self._lasting_terms)
+        self._heads = headers.Heads()
+        self._usual_terms = lru_cache(maxsize=4096)(self._made_terms)
 
     def handle(self, request: web.BaseRequest) -> Awaitable[Downstream]:
         """Answer one request; the library calls this for each, one after the other on a connection."""
@@ -161,8 +164,8 @@ class Server:
 
     def _visit(self, request: web.BaseRequest, gate: Gate) -> Visit:
         path, query = headers.split_target(request.raw_path)
-        raw = headers.Head(request.raw_headers)
-        client = Downstream(request, headers.request_id(raw) or secrets.token_hex(8))
+        raw = self._heads.of(request.raw_headers)
+        client = Downstream(request, headers.request_id(raw) or os.urandom(8).hex())
         if self._stopping:
             client.close_after()
         site, named, path = self._routes.by_path(path)
@@ -182,25 +185,27 @@ class Server:
     async def _answer(self, visit: Visit) -> None:
         try:
             self._admit(visit)
-            await self._attend(visit)
+            try:
+                await self._course(visit)
+            except Exception as fault:  # the one door
+                if _is_an_answer(fault):
+                    raise
+                await self._fail_open(visit, self._blame(visit, fault))
+            finally:
+                if visit.performer is not None:
+                    visit.performer.close()
+                    visit.spent |= visit.performer.spent
         except TransomError as error:
             visit.reason = error.code
             if isinstance(error, ClientStalled):
                 visit.client.close_after()
             await visit.client.refuse(error)
 
-    def _is_ours(self, transport: asyncio.Transport | None) -> bool:
-        """Whether a request comes over a connection that we have opened ourselves."""
-        if transport is None:
-            return False
-        ends = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        return self._around.ends.hold(*ends)
-
     def _admit(self, visit: Visit) -> None:
         """Outside of the one door: where this fails, nobody comes in."""
         request, origin = visit.request, visit.origin
         try:
-            if self._is_ours(request.transport) and not admin.is_own(request.path):
+            if self._around.ends.brought(request.transport) and not admin.is_own(request.path):
                 raise LoopDetected(_BACK)  # before tokens, which were taken out when it was sent
             visit.admitted = visit.gate.admit(visit.method, request.raw_path, origin.fields)
         except TransomError:
@@ -208,19 +213,9 @@ class Server:
                 visit.client.close_after()  # the body is of no interest
             raise
         if visit.admitted.fields is not origin.fields:
-            visit.origin = replace(origin, fields=visit.admitted.fields)
-
-    async def _attend(self, visit: Visit) -> None:
-        try:
-            await self._course(visit)
-        except Exception as fault:  # the one door
-            if _is_an_answer(fault):
-                raise
-            await self._fail_open(visit, self._blame(visit, fault))
-        finally:
-            if visit.performer is not None:
-                visit.performer.close()
-                visit.spent |= visit.performer.spent
+            fields = self._heads.of(visit.admitted.fields)
+            visit.admitted = structs.replace(visit.admitted, fields=fields)
+            visit.origin = structs.replace(origin, fields=fields)
 
     def _blame(self, visit: Visit, fault: Exception) -> str:
         """The word for a fault of ours, which is logged."""
@@ -232,27 +227,33 @@ class Server:
         self._log.error("internal_error", **named, exc_info=fault)
         return doing
 
-    async def _course(self, visit: Visit) -> None:
+    def _course(self, visit: Visit) -> Coroutine[Any, Any, None]:
+        """What is to be done with it, to be awaited."""
         path = visit.origin.path
         if admin.is_own(path):
-            holder = visit.admitted.holder
-            self._around.afterwards.settle()
-            around = replace(self._around, ledger=self._around.ledger.of(holder))
-            chat_body = partial(self._measurement, visit), partial(self._compaction, visit)
-            summaries = tuple(site.around.summaries for site in self._sites.values())
-            asked = admin.Asked(path, holder, around, summaries, *chat_body)
-            await admin.answer(visit.method, asked, visit.client)
-        elif visit.method == hdrs.METH_CONNECT:
-            await self._cannot(visit, "This is no proxy for tunnels.")
-        elif not headers.is_framed_plainly(visit.origin.fields):
-            await self._cannot(visit, "This body is in a transfer coding other than chunked.")
-        elif visit.method == hdrs.METH_POST and chat.is_chat_path(path) and visit.mode is not Mode.OFF:
-            await self._manage(visit)
-        elif tunnel.is_asked_for(visit.request):
-            await self._tunnel(visit)
-        else:
-            self._note_unmanaged(visit)
-            await self._pass(visit, await self._upload(visit))
+            return self._answer_ourselves(visit)
+        if visit.method == hdrs.METH_CONNECT:
+            return self._cannot(visit, "This is no proxy for tunnels.")
+        if not headers.is_framed_plainly(visit.origin.fields):
+            return self._cannot(visit, "This body is in a transfer coding other than chunked.")
+        if visit.method == hdrs.METH_POST and chat.is_chat_path(path) and visit.mode is not Mode.OFF:
+            return self._manage(visit)
+        if tunnel.is_asked_for(visit.request):
+            return self._tunnel(visit)
+        return self._pass_unmanaged(visit)
+
+    async def _answer_ourselves(self, visit: Visit) -> None:
+        path, holder = visit.origin.path, visit.admitted.holder
+        self._around.afterwards.settle()
+        around = replace(self._around, ledger=self._around.ledger.of(holder))
+        chat_body = partial(self._measurement, visit), partial(self._compaction, visit)
+        summaries = tuple(site.around.summaries for site in self._sites.values())
+        asked = admin.Asked(path, holder, around, summaries, *chat_body)
+        await admin.answer(visit.method, asked, visit.client)
+
+    async def _pass_unmanaged(self, visit: Visit) -> None:
+        self._note_unmanaged(visit)
+        await self._pass(visit, await self._upload(visit))
 
     async def _cannot(self, visit: Visit, why: str) -> None:
         visit.client.close_after()
@@ -260,21 +261,18 @@ class Server:
 
     async def _measurement(self, visit: Visit) -> Measurement:
         """What this chat request measures; nothing is sent for that. Raises NoChatRequest and BodyTooLarge."""
-        request = await self._handed_in(visit)
+        request, terms = await self._handed_in(visit)
         around = visit.site.around
-        return await measured(
-            measure(request, self._terms(visit, request)), around.memories, around.tokenizer
-        )
+        return await measured(measure(request, terms), around.memories, around.tokenizer)
 
     async def _compaction(self, visit: Visit) -> Compaction:
         """This chat request's messages with a summary in them. Raises NoChatRequest and BodyTooLarge."""
-        request = await self._handed_in(visit)
-        terms = self._terms(visit, request)
+        request, terms = await self._handed_in(visit)
         who = f"{terms.tenant}:{request.model}"
         return await compacted(compact(request, terms), visit.site.around, visit.origin, who)
 
-    async def _handed_in(self, visit: Visit) -> ChatRequest:
-        """The chat request, or list of messages, that an endpoint of ours is asked about.
+    async def _handed_in(self, visit: Visit) -> tuple[ChatRequest, Terms]:
+        """The chat request, or list of messages, that an endpoint of ours is asked about, and what holds for it.
 
         Raises NoChatRequest and BodyTooLarge.
         """
@@ -286,8 +284,7 @@ class Server:
                 f"This body is no chat request ({reason}): send what you would send to /chat/completions, or the list"
                 " of its messages."
             ) from odd
-        self._turn(visit, request.model)
-        return request
+        return request, self._terms(visit, request.model, self._turn(visit, request.model))
 
     # --- managed ----------------------------------------------------------------------------------------------
 
@@ -299,7 +296,9 @@ class Server:
         Raises Undecodable and NotManaged.
         """
         codings = headers.codings(visit.origin.fields)
-        received = await encodings.received(body, codings, self._config.max_body)
+        received = Received(body, body)
+        if codings:
+            received = await encodings.received(body, codings, self._config.max_body)
         return received, await in_turns(chat.reading(form(received.plain), self._reader))
 
     async def _manage(self, visit: Visit) -> None:
@@ -313,12 +312,12 @@ class Server:
             await self._pass(visit, body)
             return
         visit.model, visit.plain = request.model, received.plain
-        policy = self._turn(visit, request.model).policy_at(visit.site.name)
+        policy = self._turn(visit, request.model)
         visit.mode = mode = visit.mode or policy.mode
         if mode is Mode.OFF:
             await self._pass(visit, body)
             return
-        terms = self._terms(visit, request)
+        terms = self._terms(visit, request.model, policy)
         who = f"{terms.tenant}:{request.model}"
         around = visit.site.around
         performer = Performer(around, visit.origin, received, visit.client, policy.calibration, who)
@@ -333,14 +332,14 @@ class Server:
             visit.reason = "upstream_broke"
         visit.outcome, visit.tenant = verdict, terms.tenant
 
-    def _turn(self, visit: Visit, model: str) -> ModelRule:
-        """Turn to the upstream of this model, where the path names none; the rule that says so."""
+    def _turn(self, visit: Visit, model: str) -> ModelPolicy:
+        """Turn to the upstream of this model, where the path names none; what holds for it there."""
         rule = self._routes.rule(model, visit.named)
         if visit.named is None and (site := self._routes.by_rule(rule)) is not visit.site:
             visit.site = site
-            own = headers.without_credentials(visit.origin.fields)
-            visit.origin = replace(visit.origin, fields=own)
-        return rule
+            own = self._heads.of(headers.without_credentials(visit.origin.fields))
+            visit.origin = structs.replace(visit.origin, fields=own)
+        return rule.policy_at(visit.site.name)
 
     async def _choose(self, visit: Visit, body: bytes) -> None:
         """The same for a body that is not managed, as far as it can be read."""
@@ -352,27 +351,27 @@ class Server:
             plain = (await encodings.received(body, codings, self._config.max_body)).plain
         self._turn(visit, chat.model_in(plain))
 
-    def _terms(self, visit: Visit, request: ChatRequest) -> Terms:
-        site, model = visit.site, request.model
-        lasting = self._usual_terms if len(model) <= MODEL_CHARACTERS else self._lasting_terms
-        policy, made = lasting(model, visit.named, site)
-        tenant = self._tenant(visit)
-        told = None if policy.window else site.around.discovery.known(f"{tenant}:{model}")
-        return made(mode=visit.mode or policy.mode, tenant=tenant, told=told)
+    def _terms(self, visit: Visit, model: str, policy: ModelPolicy) -> Terms:
+        tenant = self._tenants.of(visit.admitted)
+        told = None if policy.window else visit.site.around.discovery.known(f"{tenant}:{model}")
+        terms = self._usual_terms if len(model) <= MODEL_CHARACTERS else self._made_terms
+        return terms(model, visit.named, visit.site, visit.mode, tenant, told)
 
-    def _lasting_terms(
-        self, model: str, named: str | None, site: Site
-    ) -> tuple[ModelPolicy, Callable[..., Terms]]:
-        """The policy of this model, and what makes its terms, of which the rest is the same for all its requests."""
+    def _made_terms(
+        self, model: str, named: str | None, site: Site, mode: Mode | None, tenant: str, told: Window | None
+    ) -> Terms:
+        """What holds for a model at a site; it is the same for all of a tenant's requests."""
         policy = self._routes.rule(model, named).policy_at(site.name)
         side_calls = site.side_calls
         summary_model = side_calls.model or ""
         summary_policy = self._config.policy_for(summary_model, site.name) if summary_model else None
-        made = partial(
-            Terms,
+        return Terms(
             policy=policy,
+            mode=mode or policy.mode,
             upstream=site.options.base_url,
+            tenant=tenant,
             count=partial(self._around.tokenizer.count, encoding=encoding_for(model)),
+            told=told,
             summary_model=summary_model,
             summary_prompt=side_calls.prompt,
             streams=side_calls.stream,
@@ -381,7 +380,6 @@ class Server:
             reasoning_effort=side_calls.reasoning_effort or "",
             explains=self._explains,
         )
-        return policy, made
 
     async def _fail_open(self, visit: Visit, why: str) -> None:
         """After a fault of ours: the client's own request goes on as it came, if that is still possible.
@@ -439,10 +437,7 @@ class Server:
 
     def _annotator(self, visit: Visit) -> Annotator:
         self._around.afterwards.settle()  # windows that requests before this one went by
-        return self._windows[visit.site.name].annotator(self._tenant(visit))
-
-    def _tenant(self, visit: Visit) -> str:
-        return self._tenants.of(visit.admitted)
+        return self._windows[visit.site.name].annotator(self._tenants.of(visit.admitted))
 
     def _key_for(self, visit: Visit) -> str:
         return visit.site.around.key if visit.admitted.may_use_key else ""

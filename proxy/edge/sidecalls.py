@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+import msgspec
+
 from proxy import __version__
 from proxy.config import SideCalls
 from proxy.context.policy import SummaryMode
@@ -37,8 +39,7 @@ _PAUSE: Final = 0.5
 _CHAT: Final = "/chat/completions"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """The main call in whose name a side call is made: its fields as they came, its path and its query."""
 
     fields: RawHeaders

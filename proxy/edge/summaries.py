@@ -216,9 +216,9 @@ class Summaries:
 
         Two messages in a row are looked for: many conversations begin with "hello", few go on alike.
         """
-        pairs = list(pairwise(digests))
-        if not pairs:
+        if len(digests) < 2:
             return
+        pairs = list(pairwise(digests))
         standing = self._standing(who)
         slid = any(pairs[0] in earlier for earlier in standing.recent)
         standing.slides = 0 if matched else standing.slides + slid

@@ -22,7 +22,7 @@ from aiohttp.http_parser import RawResponseMessage
 
 from proxy.edge import headers
 from proxy.edge.connections import DIRECT, Begun, Connections, Ends, Line, Taken, Timeouts, Way
-from proxy.edge.headers import Head, RawHeaders, asks_for_websocket
+from proxy.edge.headers import Heads, RawHeaders, asks_for_websocket
 from proxy.errors import ClientStalled, TransomError, UpstreamBroke, UpstreamTimeout, UpstreamUnreachable
 
 _AT_ONCE: Final = 16 * 1024
@@ -96,6 +96,7 @@ class Reply:
         content: StreamReader,
         taken: Taken,
         sending: "asyncio.Task[None] | None",
+        heads: Heads,
     ) -> None:
         """`sending` is what still goes up."""
         self._content = content
@@ -104,7 +105,7 @@ class Reply:
         self._broken: TransomError | None = None
         self.status = message.code
         self.reason = message.reason
-        self.headers: RawHeaders = Head(message.raw_headers)
+        self.headers = heads.of(message.raw_headers)
         content.on_eof(self._end)
 
     async def chunk(self) -> bytes:
@@ -167,6 +168,7 @@ class Upstream:
     ) -> None:
         self._idle = timeouts.idle
         self._mark = mark
+        self._heads = Heads()
         self._connections = Connections(timeouts, way, ends)
 
     async def __aenter__(self) -> Self:
@@ -185,15 +187,15 @@ class Upstream:
         """
         if self._mark is not None:
             fields = self._mark(fields)
-        call = _Call(method, url, fields, body, self._idle)
-        taken = await self._taken(call, fresh=False)
+        call = _Call(method, url, fields, body, self._idle, self._heads)
+        taken = self._connections.kept(call.origin) or await self._opened(call, closes=False)
         try:
             reply = await call.on(taken)
         except _Dropped:
             # B103: most likely the upstream closed the idle connection while our request was on its way to it.
             if not taken.was_used or (isinstance(body, Upload) and not body.can_repeat):
                 raise
-            reply = await call.on(await self._taken(call, fresh=True))
+            reply = await call.on(await self._opened(call, closes=True))
         if reply.status == 101:  # never asked for: `Upgrade` ends at this hop
             reply.close()
             raise UpstreamBroke("The upstream switched protocols without being asked to.")
@@ -206,16 +208,16 @@ class Upstream:
         """
         if self._mark is not None:
             fields = self._mark(fields)
-        call = _Call("GET", url, fields, None, self._idle)
-        reply = await call.on(await self._taken(call, fresh=True))
+        call = _Call("GET", url, fields, None, self._idle, self._heads)
+        reply = await call.on(await self._opened(call, closes=True))
         if reply.status == 101 and not (reply.switched().upgraded and asks_for_websocket(reply.headers)):
             reply.close()
             raise UpstreamBroke("The upstream switched to another protocol than the one that was asked for.")
         return _sound(reply)
 
-    async def _taken(self, call: "_Call", *, fresh: bool) -> Taken:
+    async def _opened(self, call: "_Call", *, closes: bool) -> Taken:
         try:
-            return await self._connections.take(call.origin, fresh=fresh)
+            return await self._connections.opened(call.origin, closes=closes)
         except _FOREIGN as cause:
             raise _ours(cause, _UNANSWERED) from cause
 
@@ -230,9 +232,11 @@ class _Dropped(UpstreamUnreachable):
 class _Call:
     """What is asked of the upstream, once or twice."""
 
-    __slots__ = ("_body", "_fields", "_idle", "_method", "_target", "origin")
+    __slots__ = ("_body", "_fields", "_heads", "_idle", "_method", "_target", "origin")
 
-    def __init__(self, method: str, url: str, fields: RawHeaders, body: Body, idle: float) -> None:
+    def __init__(
+        self, method: str, url: str, fields: RawHeaders, body: Body, idle: float, heads: Heads
+    ) -> None:
         start = url.find("/", url.find("://") + 3)
         self.origin, target = (url, "") if start < 0 else (url[:start], url[start:])
         self._method = method
@@ -240,6 +244,7 @@ class _Call:
         self._fields = fields
         self._body = body
         self._idle = idle
+        self._heads = heads
 
     async def on(self, taken: Taken) -> Reply:
         """Send it on this connection, and wait for the head of the answer."""
@@ -253,7 +258,7 @@ class _Call:
                 if sending is None or sending.done():
                     taken.line.go_on()
                 message, content = await taken.line.read()
-            reply = Reply(message, content, taken, sending)
+            reply = Reply(message, content, taken, sending, self._heads)
         except _FOREIGN as cause:
             if isinstance(cause.__cause__, ClientStalled):  # it ended the call where its body was read
                 raise cause.__cause__ from None
@@ -290,17 +295,20 @@ class _Call:
         place = taken.place
         # What is not UTF-8 in a target came to us so decoded, and goes on as the bytes that it was.
         target = self._target.encode("utf-8", "surrogateescape")
-        lines = [b"%b %b%b HTTP/1.1\r\n" % (self._method.encode(), place.prefix, target)]
-        lines.append(b"Host: %b\r\n" % place.host)
-        lines += [b"%b: %b\r\n" % field for field in self._fields]
-        if framing:
-            lines.append(framing)
-        if credential := place.credential:
-            lines.append(b"Proxy-Authorization: %b\r\n" % credential)
+        beside = [framing] if framing else []
+        if place.credential:
+            beside.append(b"Proxy-Authorization: %b\r\n" % place.credential)
         if taken.closes and headers.find(self._fields, b"connection") is None:
-            lines.append(b"Connection: close\r\n")
-        head = b"".join(lines)
-        if not head.count(b"\r") == head.count(b"\n") == len(lines):
+            beside.append(b"Connection: close\r\n")
+        head = b"%b %b%b HTTP/1.1\r\nHost: %b\r\n%b%b" % (
+            self._method.encode(),
+            place.prefix,
+            target,
+            place.host,
+            headers.lines(self._fields),
+            b"".join(beside),
+        )
+        if not head.count(b"\r") == head.count(b"\n") == 2 + len(self._fields) + len(beside):
             raise ValueError("A line break in a field would begin another field.")
         return head + b"\r\n"
 

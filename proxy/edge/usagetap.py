@@ -24,14 +24,15 @@ class UsageTap:
     byte that says something decides. `strips` takes usage-only events out.
     """
 
+    usage: Usage | None = None
+    unread = ""
+    _events: Observer | None = None  # of a stream
+    _is_document: bool | None = None
+    _room = DOCUMENT_BYTES
+
     def __init__(self, *, strips: bool) -> None:
         self._strips = strips
-        self._events: Observer | None = None  # of a stream
-        self._is_document: bool | None = None
         self._document: list[bytes] = []
-        self._room = DOCUMENT_BYTES
-        self.usage: Usage | None = None
-        self.unread = ""
 
     def feed(self, chunk: bytes) -> bytes:
         """The next bytes; those that go on."""

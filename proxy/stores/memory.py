@@ -31,11 +31,9 @@ class MemoryStore:
     async def read(self, keys: Sequence[str]) -> list[bytes | None]:
         """The values in the order of the keys; reading keeps an entry young."""
         self._trim()
-        found: list[bytes | None] = [None] * len(keys)
-        there = [at for at, key in enumerate(keys) if key in self._entries]  # nearly all of many are absent
-        for at in there:
-            found[at] = self._used(keys[at])
-        return found
+        if self._entries.keys().isdisjoint(keys):
+            return [None] * len(keys)
+        return [self._used(key) if key in self._entries else None for key in keys]
 
     async def write(self, values: Mapping[str, bytes]) -> None:
         """These values under their keys from now on."""
