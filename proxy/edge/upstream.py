@@ -68,6 +68,16 @@ class Upload:
         """Whether `pieces` can still begin at the beginning."""
         return self.size <= _KEPT_BYTES
 
+    def at_once(self) -> bytes | None:
+        """All of it, where it is there already and short."""
+        content = self._content
+        if content.exception() is not None or not content.is_eof() or content.total_bytes > _AT_ONCE:
+            return None
+        if piece := content.read_nowait():
+            self.size += len(piece)
+            self._kept.append(piece)
+        return b"".join(self._kept)
+
     async def pieces(self) -> AsyncIterator[bytes]:
         """The pieces until the body ends; raises what ended it early."""
         for piece in self._kept:
@@ -277,9 +287,13 @@ class _Call:
         if isinstance(body, Upload):
             is_chunked = headers.find(self._fields, b"content-length") is None
             head = self._head(taken, b"Transfer-Encoding: chunked\r\n" if is_chunked else b"")
-            pieces = _chunked(body.pieces()) if is_chunked else body.pieces()
-            return asyncio.create_task(_poured(head, pieces, taken.line, self._idle))
-        head, body = self._head(taken, b"" if body is not None else self._none_said()), body or b""
+            whole = body.at_once()
+            if whole is None:
+                pieces = _chunked(body.pieces()) if is_chunked else body.pieces()
+                return asyncio.create_task(_poured(head, pieces, taken.line, self._idle))
+            body = _chunk(whole) + _LAST_CHUNK if is_chunked else whole
+        else:
+            head, body = self._head(taken, b"" if body is not None else self._none_said()), body or b""
         if len(head) + len(body) > _AT_ONCE:
             return asyncio.create_task(_poured(head, _pieces(body), taken.line, self._idle))
         transport.write(head + body)
@@ -359,8 +373,15 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 async def _chunked(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for piece in pieces:
-        yield b"%x\r\n%b\r\n" % (len(piece), piece)
-    yield b"0\r\n\r\n"
+        yield _chunk(piece)
+    yield _LAST_CHUNK
+
+
+def _chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
+
+
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def _sound(reply: Reply) -> Reply:
