@@ -95,8 +95,8 @@ class Downstream:
         self.started = True
         self.sent_status = status
         is_newer = self._request.version >= (1, 1)
-        chunked = not has_length and is_newer and self._has_body(status)
-        if not (has_length or is_newer) and self._has_body(status):
+        is_open = not has_length and self._has_body(status)
+        if is_open and not is_newer:
             self._keeps = False  # HTTP/1.0 knows only the end of the connection
         head = b"HTTP/1.%d %d %b\r\n%b" % (
             is_newer,
@@ -104,19 +104,17 @@ class Downstream:
             reason.encode("utf-8", "surrogateescape"),
             fields,
         )
-        if chunked:
+        if is_open and is_newer:
+            self._is_chunked = True
             head += b"Transfer-Encoding: chunked\r\n"
         if not self._keeps:
             head += b"Connection: close\r\n"
         elif not is_newer:
             head += b"Connection: keep-alive\r\n"
         self.sent_bytes += len(first)
-        # In one write with the head: half the system calls of a short answer.
-        await self._write(
-            b"%b\r\n%b" % (head, b"%x\r\n%b\r\n" % (len(first), first) if chunked and first else first)
-        )
-        if chunked:
-            self._is_chunked = True
+        body = b"%x\r\n%b\r\n" % (len(first), first) if first and self._is_chunked else first
+        await self._write(b"%b\r\n%b" % (head, body))  # in one write: half the system calls of a short answer
+        if self._is_chunked:
             self._request.writer.enable_chunking()
 
     async def switch(self, reason: str, fields: bytes) -> None:
@@ -194,9 +192,8 @@ async def relay(
     """
     client.upstream_id = headers.request_id(reply.headers)
     ours = tuple(added)
-    if (
-        ours and headers.REQUEST_ID not in reply.headers.first
-    ):  # an answer to which nothing is added stays as it is
+    # An answer to which nothing is added stays as it is.
+    if ours and headers.REQUEST_ID not in reply.headers.places:
         ours = (*ours, (_REQUEST_ID, client.request_id))
     fields = headers.for_client(reply.headers, ours, keep_length=not rewrites)
     has_length = not rewrites and headers.find(reply.headers, b"content-length") is not None

@@ -61,24 +61,25 @@ class Gate:
     def admit(self, method: str, target: str, raw: RawHeaders) -> Admitted:
         """Let a request in. `target` is as it came. Raises NotHere, ForeignHost, ForeignPage and Unauthorized."""
         path, _ = headers.split_target(target)
-        is_own = admin.is_own(path)
-        if is_own and admin.is_for_all(path):
-            return Admitted(raw)
-        if is_own and (foreign := self._foreign(raw, target)) is not None:
-            raise foreign
-        is_open = is_own and admin.is_page(path)
-        admitted = Admitted(raw) if is_open else self._let_in(raw, "" if is_own else method)
-        self._check_door(is_own=is_own)
+        if admin.is_own(path):
+            return self._admit_to_own(path, target, raw)
+        admitted = self._let_in(raw, method)
+        if self._door is Door.OWN:
+            raise NotHere(f"At this address there are only the endpoints under {admin.PREFIX}.")
         if not admitted.holder and _is_socket_of_a_page(raw) and self._foreign(raw, target) is not None:
             # Of another answer a browser shows a foreign page nothing; of a WebSocket it shows everything.
             return structs.replace(admitted, may_use_key=False)
         return admitted
 
-    def _check_door(self, *, is_own: bool) -> None:
-        if is_own and self._door is Door.CLIENTS:
+    def _admit_to_own(self, path: str, target: str, raw: RawHeaders) -> Admitted:
+        if admin.is_for_all(path):
+            return Admitted(raw)
+        if (foreign := self._foreign(raw, target)) is not None:
+            raise foreign
+        admitted = Admitted(raw) if admin.is_page(path) else self._let_in(raw, "")
+        if self._door is Door.CLIENTS:
             raise NotHere(f"The endpoints under {admin.PREFIX} are at another address of this proxy's.")
-        if not is_own and self._door is Door.OWN:
-            raise NotHere(f"At this address there are only the endpoints under {admin.PREFIX}.")
+        return admitted
 
     # --- tokens -----------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ def _digest(token: bytes) -> str:
 
 
 def _is_socket_of_a_page(raw: RawHeaders) -> bool:
-    return headers.asks_for_websocket(raw) and headers.find(raw, b"origin") is not None
+    return headers.find(raw, b"origin") is not None and headers.asks_for_websocket(raw)
 
 
 def _is_preflight(method: str, raw: RawHeaders) -> bool:

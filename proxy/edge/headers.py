@@ -69,7 +69,7 @@ _SIDE_CALL = CREDENTIALS | {
 }
 
 
-# --------------------------------------------------------------------------------------------------------- requests
+# ------------------------------------------------------------------------------------------------------------ heads
 
 
 class Names:
@@ -106,18 +106,18 @@ _MOST_WAYS = 16
 _USUAL_NAMES = 2048
 """Bytes of a head's names up to which they are worth remembering. Some forty names have half of it."""
 
-_name_of, _value_of = itemgetter(0), itemgetter(1)
+_name_of = itemgetter(0)
 
 
 class Head(list[tuple[bytes, bytes]]):
-    """Fields, and what their names say; `first` is the first value under each name in lower case."""
+    """Fields, and what their names say; `places` is theirs."""
 
-    __slots__ = ("first", "names")
+    __slots__ = ("names", "places")
 
     def __init__(self, raw: RawHeaders, names: Names | None = None) -> None:
         super().__init__(raw)
-        self.names = names or Names(_joined_names(raw))
-        self.first = dict(zip(reversed(self.names.lower), map(_value_of, reversed(raw)), strict=True))
+        self.names = names or Names(b":".join(map(_name_of, raw)))
+        self.places = self.names.places
 
 
 class Heads:
@@ -128,12 +128,8 @@ class Heads:
 
     def of(self, raw: RawHeaders) -> Head:
         """The head with these fields."""
-        joined = _joined_names(raw)
+        joined = b":".join(map(_name_of, raw))
         return Head(raw, (self._usual if len(joined) <= _USUAL_NAMES else Names)(joined))
-
-
-def _joined_names(raw: RawHeaders) -> bytes:
-    return b":".join(map(_name_of, raw))
 
 
 def _head(raw: RawHeaders) -> Head:
@@ -143,7 +139,8 @@ def _head(raw: RawHeaders) -> Head:
 def find(raw: RawHeaders, name: bytes) -> bytes | None:
     """The first value under this lower-case name."""
     if type(raw) is Head:
-        return raw.first.get(name)
+        places = raw.places.get(name)
+        return raw[places[0]][1] if places else None
     for key, value in raw:
         if key.lower() == name:
             return value
@@ -153,13 +150,15 @@ def find(raw: RawHeaders, name: bytes) -> bytes | None:
 def every(raw: RawHeaders, name: bytes) -> list[bytes]:
     """All values under this lower-case name."""
     head = _head(raw)
-    return [head[at][1] for at in head.names.places.get(name, ())]
+    return [head[at][1] for at in head.places.get(name, ())]
 
 
 def lines(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Fields as they are written, each with its CRLF."""
-    flat = tuple(chain.from_iterable(fields))
-    return b"%b: %b\r\n" * (len(flat) // 2) % flat
+    return b"\r\n".join([*map(b": ".join, fields), b""])
+
+
+# --------------------------------------------------------------------------------------------------------- requests
 
 
 def has_credential(raw: RawHeaders) -> bool:
@@ -221,7 +220,7 @@ def for_upstream(
 
 def _put(fields: Fields, head: Head, name: bytes, value: bytes) -> None:
     """Have this value in the place of the first one under this name, or in a field behind the others."""
-    if there := head.names.places.get(name.lower()):
+    if there := head.places.get(name.lower()):
         fields[there[0]] = (head[there[0]][0], value)
     else:
         fields.append((name, value))
@@ -270,7 +269,7 @@ def for_client(raw: RawHeaders, added: Iterable[tuple[str, str]] = (), *, keep_l
     """
     head, ours = _head(raw), tuple(added)
     passing = head.names.passing(_to_client, _listed(head), tuple(map(_name_of, ours)), keep_length)
-    said = "%s: %s\r\n" * len(ours) % tuple(chain.from_iterable(ours))
+    said = "\r\n".join([*map(": ".join, ours), ""])
     return lines(compress(head, passing)) + said.encode("ascii", "replace")
 
 
@@ -343,10 +342,10 @@ _PLAIN_CODINGS = frozenset({b"chunked", b"identity", b""})
 
 def _listed(head: Head) -> frozenset[bytes]:
     """Names here that `Connection` declares to end at this hop; a body's length is not its to take away."""
-    if b"connection" not in head.first:
+    if b"connection" not in head.places:
         return _NONE
-    tokens = {token.strip().lower() for value in every(head, b"connection") for token in value.split(b",")}
-    return frozenset(tokens.intersection(head.names.places) - {b"content-length"})
+    tokens = {token.strip() for token in b",".join(every(head, b"connection")).lower().split(b",")}
+    return frozenset(tokens.intersection(head.places) - {b"content-length"})
 
 
 _NONE: frozenset[bytes] = frozenset()

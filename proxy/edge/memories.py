@@ -61,7 +61,7 @@ class Memories:
         self._upstream = upstream
         self._shared = shared
         self._lessons = Lessons(store, interval=interval)
-        self._usual_key = lru_cache(maxsize=1024)(_key)
+        self._usual_keys = lru_cache(maxsize=1024)(_keys)
         self._of_model = lru_cache(maxsize=256)(_of_model)
 
     def of(self, upstream: str) -> "Memories":
@@ -73,8 +73,7 @@ class Memories:
     async def recall(self, model: str, chain: Sequence[str], opening: str = "", who: str = "") -> Memory:
         """The newest checkpoint on this chain, the summaries that wait on it, and what was learned of the model."""
         prefixes = [*chain, *[f"{_SUMMARY}:{key}" for key in chain]]
-        learned = [self._key(_CALIBRATION, model), self._key(_REFUSAL, model), f"{_ANCHORS}:{opening}"]
-        learned.append(f"{_WINDOW}:{who}")
+        learned = (*self._keys(model), f"{_ANCHORS}:{opening}", f"{_WINDOW}:{who}")
         lessons = self._lessons
         try:
             *stored, known, refusal, anchors, window = await self._store.read([*prefixes, *learned])
@@ -84,7 +83,7 @@ class Memories:
             lessons.seen(learned[0], known), lessons.seen(learned[1], refusal) is not None, self._shared()
         )
         anchors, window = lessons.found(learned[2], anchors), lessons.found(learned[3], window)
-        if stored.count(None) == len(stored) and anchors is window is None:
+        if stored.count(None) == len(stored) and anchors is None and window is None:
             return of_model  # nearly always: of a new conversation, and of one that was never cut, nothing is stored
         checkpoints, texts = stored[: len(chain)], stored[len(chain) :]
         kept = [at for at in range(len(chain)) if checkpoints[at] is not None or texts[at] is not None]
@@ -101,14 +100,14 @@ class Memories:
 
     async def learn(self, lesson: Learn, policy: CalibrationPolicy) -> None:
         """Take in what an answer taught."""
+        key, refusal = self._keys(lesson.model)
         if lesson.refuses_usage:
-            self._lessons.put(self._key(_REFUSAL, lesson.model), b"true")
+            self._lessons.put(refusal, b"true")
         if lesson.anchors:
             self._lessons.put(f"{_ANCHORS}:{lesson.opening}", msgspec.json.encode(lesson.anchors))
         if lesson.window is not None:
             proved = ProvedWindow(lesson.window.tokens, self._clock(), lesson.window.source)
             self._lessons.put(f"{_WINDOW}:{lesson.who}", msgspec.json.encode(proved))
-        key = self._key(_CALIBRATION, lesson.model)
         with contextlib.suppress(StoreUnavailable):  # the next answer teaches the same
             known = _calibration(await self._lessons.known(key))
             taught = calibration.learn(known, lesson.raw_tokens, lesson.reported_tokens, policy)
@@ -149,18 +148,20 @@ class Memories:
             return None
         return Window(proved.tokens, proved.source) if proved.tokens else None
 
-    def _key(self, kind: str, model: str) -> str:
+    def _keys(self, model: str) -> tuple[str, str]:
         usual = len(model) <= _USUAL_NAME  # a longer one is not worth keeping
-        return (self._usual_key if usual else _key)(self._upstream, kind, model)
+        return (self._usual_keys if usual else _keys)(self._upstream, model)
 
 
 _USUAL_NAME: Final = 200
 """Characters of a model's name up to which it is worth keeping."""
 
 
-def _key(upstream: str, kind: str, model: str) -> str:
+def _keys(upstream: str, model: str) -> tuple[str, str]:
+    """Where a model's calibration is kept, and that it refuses `include_usage`."""
     names = msgspec.json.encode([upstream, model.encode("utf-8", "surrogatepass")])
-    return f"{kind}:{hashlib.blake2b(names, digest_size=16).hexdigest()}"
+    name = hashlib.blake2b(names, digest_size=16).hexdigest()
+    return f"{_CALIBRATION}:{name}", f"{_REFUSAL}:{name}"
 
 
 _SUMMARY: Final = "summary"

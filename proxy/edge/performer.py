@@ -350,7 +350,8 @@ class Performer:
         return Measured(sizes, extras)
 
     async def _send(self, command: Send) -> Accepted | Refused:
-        self.close()
+        if self._reply is not None:
+            self.close()
         around, origin = self._around, self._origin
         self._before = around.stopwatch() - self._began - self.spent.get("send", 0.0)
         self.verdict, self.sent = command.verdict, command.body

@@ -229,14 +229,14 @@ class Server:
 
     def _course(self, visit: Visit) -> Coroutine[Any, Any, None]:
         """What is to be done with it, to be awaited."""
-        path = visit.origin.path
+        path, method = visit.origin.path, visit.method
         if admin.is_own(path):
             return self._answer_ourselves(visit)
-        if visit.method == hdrs.METH_CONNECT:
+        if method == hdrs.METH_CONNECT:
             return self._cannot(visit, "This is no proxy for tunnels.")
         if not headers.is_framed_plainly(visit.origin.fields):
             return self._cannot(visit, "This body is in a transfer coding other than chunked.")
-        if visit.method == hdrs.METH_POST and chat.is_chat_path(path) and visit.mode is not Mode.OFF:
+        if method == hdrs.METH_POST and chat.is_chat_path(path) and visit.mode is not Mode.OFF:
             return self._manage(visit)
         if tunnel.is_asked_for(visit.request):
             return self._tunnel(visit)

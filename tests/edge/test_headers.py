@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from proxy.edge import headers
-from proxy.edge.headers import Base
+from proxy.edge.headers import Base, Fields, Heads
 
 CLIENT = (
     (b"Host", b"proxy:8787"),
@@ -139,6 +139,30 @@ def test_a_body_that_is_no_longer_encoded_goes_without_the_field() -> None:
     raw = ((b"CONTENT-ENCODING", b"gzip"), (b"X-A", b"1"), (b"content-encoding", b"br"))
     assert headers.for_upstream(raw, length=7, decoded=True) == [(b"X-A", b"1"), (b"Content-Length", b"7")]
     assert len(headers.for_upstream(raw, length=7)) == 4
+
+
+@pytest.mark.parametrize("many", [1, 500])
+def test_heads_with_the_same_names_go_on_each_as_its_own_values_say(many: int) -> None:
+    beside = [(b"X-Some-Name-%d" % number, b"1") for number in range(many)]
+
+    def head(connection: bytes, length: bytes, value: bytes) -> Fields:
+        return [
+            (b"Connection", connection),
+            (b"Content-Length", length),
+            *beside,
+            (b"X-A", value),
+            (b"x-a", b"2"),
+        ]
+
+    heads = Heads()
+    for connection, goes_on in [(b"close", True), (b"X-A, close", False), (b"keep-alive", True)]:
+        for length, value in [(b"1", b"a"), (b"22", b"b")]:
+            raw = heads.of(head(connection, length, value))
+            named = [(b"X-A", value), (b"x-a", b"2")] if goes_on else []
+            assert headers.for_upstream(raw) == [(b"Content-Length", length), *beside, *named]
+            assert headers.for_upstream(raw, length=7)[0] == (b"Content-Length", b"7")
+            assert headers.for_client(raw, keep_length=False) == headers.lines([*beside, *named])
+            assert (headers.find(raw, b"x-a"), headers.every(raw, b"x-a")) == (value, [value, b"2"])
 
 
 CHAT = "/chat/completions"
