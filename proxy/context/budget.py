@@ -6,7 +6,7 @@ takes more than a quarter of the window, so that small windows still work. Every
 that is in calibrated tokens.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 MOST_ASKED = 0.25
 """The largest share of the window that is kept free for an answer whose request names its limit."""
@@ -32,8 +32,7 @@ SILENT_CUT = "silent_cut"
 One that the upstream told names its place in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """The most tokens that an upstream takes, prompt and answer together, and where that comes from."""
 
     tokens: int
@@ -48,8 +47,7 @@ def believed(configured: int | None, told: Window | None, proved: Window | None)
     return stated
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """Tokens of one request's window, all of them counted by the upstream's measure."""
 
     window: int

@@ -17,8 +17,7 @@ def seed(tenant: str, upstream: str, model: str) -> bytes:
 
 def chain(history: Sequence[Message], start: bytes) -> tuple[str, ...]:
     """`chain[i]` names the prefix `history[:i + 1]`, as 32 hexadecimal digits."""
-    link = start
-    names = []
+    link, names = start, list[str]()
     for message in history:
         link, name = message.link(link)
         names.append(name)

@@ -13,13 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
+from struct import Struct
 from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from proxy.context import rawjson
-from proxy.context.steps import Pace, Steps, at_once
+from proxy.context.steps import Pace, Steps
 
 TOOL_RESULTS = "TOOL_RESULTS"
 """Agents that speak a JSON protocol in plain chat send tool output as a user message with this beginning."""
@@ -91,19 +93,25 @@ class Message(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def digest(self) -> bytes:
         """16 bytes over what reaches the model; reasoning is left out, since some clients drop it on resend."""
-        return at_once(_digesting(self._identity))
+        return digest_of(*self._identity)
 
     @property
     def _identity(self) -> Sequence[str]:
+        said = (self.role, self.text, self.refusal, self.name, self.answers)
+        if not (self.calls or self.media):
+            return (*said, "0", "0")
         calls = [field for call in self.calls for field in _identity(call)]
         media = [
             field for part in self.media for field in (part.kind, part.source, part.detail, str(part.after))
         ]
-        counts = (str(len(calls)), str(len(media)))
-        return (self.role, self.text, self.refusal, self.name, self.answers, *counts, *calls, *media)
+        return (*said, str(len(calls)), str(len(media)), *calls, *media)
 
-    def make_digest(self) -> Steps[None]:
+    def make_digest(self) -> None:
         """Have it made now, rather than when it is asked for."""
+        vars(self)["digest"] = digest_of(*self._identity)
+
+    def making_digest(self) -> Steps[None]:
+        """The same in steps, unless it was made before."""
         if "digest" not in vars(self):
             vars(self)["digest"] = yield from _digesting(self._identity)
 
@@ -116,21 +124,18 @@ class Message(msgspec.Struct, frozen=True, dict=True):
         """Take it as made elsewhere."""
         vars(self)["fingerprint"] = digest
 
-    @cached_property
-    def _links(self) -> dict[bytes, tuple[bytes, str]]:
-        return {}
-
     def link(self, before: bytes) -> tuple[bytes, str]:
         """The link behind this one in a chain of digests, and its name in hexadecimal digits.
 
         Found once: a message that is sent again mostly stands behind the same ones.
         """
-        known = self._links.get(before)
+        links: dict[bytes, tuple[bytes, str]] = vars(self).setdefault("links", {})
+        known = links.get(before)
         if known is None:
             link = hashlib.blake2b(before + self.digest, digest_size=16).digest()
-            if len(self._links) >= _MOST_LINKS:
-                self._links.clear()
-            known = self._links[before] = (link, link.hex())
+            if len(links) >= _MOST_LINKS:
+                links.clear()
+            known = links[before] = (link, link.hex())
         return known
 
     @cached_property
@@ -178,8 +183,7 @@ class Round(NamedTuple):
     stop: int
 
 
-@dataclass(frozen=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True, dict=True):
     """The system head and the history. All indices below count from the start of the *history*."""
 
     head: tuple[Message, ...]
@@ -260,28 +264,40 @@ def read(raws: Sequence[bytes]) -> Conversation:
 
 def conversation_of(messages: Sequence[Message]) -> Conversation:
     """The conversation of messages in their order: the leading system messages are the head."""
-    head = next((i for i, m in enumerate(messages) if m.kind is not Kind.SYSTEM), len(messages))
-    return Conversation(tuple(messages[:head]), tuple(messages[head:]))
+    stop = 0
+    while stop < len(messages) and messages[stop].kind is Kind.SYSTEM:
+        stop += 1
+    return Conversation(tuple(messages[:stop]), tuple(messages[stop:]))
 
 
 def digest_of(*fields: str) -> bytes:
     """16 bytes over texts; the length before each keeps ("ab", "c") and ("a", "bc") apart."""
-    return at_once(_digesting(fields))
+    return hashlib.blake2b(_framed(fields), digest_size=16).digest()
 
 
 def _digesting(fields: Sequence[str]) -> Steps[bytes]:
-    encoded = [field.encode("utf-8", "surrogatepass") for field in fields]
-    framed = b"".join([len(data).to_bytes(8, "big") + data for data in encoded])
-    if len(framed) <= _HASHED_AT_ONCE:
-        return hashlib.blake2b(framed, digest_size=16).digest()
-    state, whole = hashlib.blake2b(digest_size=16), memoryview(framed)
-    for start in range(0, len(framed), _HASHED_AT_ONCE):
-        yield
-        state.update(whole[start : start + _HASHED_AT_ONCE])
+    """The same in steps."""
+    state, whole = hashlib.blake2b(digest_size=16), memoryview(_framed(fields))
+    for start in range(0, len(whole), HASHED_AT_ONCE):
+        if start:
+            yield
+        state.update(whole[start : start + HASHED_AT_ONCE])
     return state.digest()
 
 
-_HASHED_AT_ONCE: Final = 2**20
+def _framed(fields: Sequence[str]) -> bytes:
+    try:
+        texts = list(map(str.encode, fields))
+    except UnicodeEncodeError:  # a lone surrogate
+        texts = [field.encode("utf-8", "surrogatepass") for field in fields]
+    lengths = map(_LENGTH.pack, map(len, texts))
+    return b"".join(chain.from_iterable(zip(lengths, texts, strict=True)))
+
+
+_LENGTH: Final = Struct(">Q")
+
+HASHED_AT_ONCE: Final = 2**20
+"""Bytes of a message that are hashed in one step."""
 
 
 def read_message(raw: bytes) -> Message:
@@ -289,16 +305,20 @@ def read_message(raw: bytes) -> Message:
 
     Raises `rawjson.NotJSON` for what is no JSON, or nested too deeply to be looked into.
     """
+    value = rawjson.value(raw)
+    if not isinstance(value, dict):
+        return Message(raw, Kind.OTHER, "", "")
+    fields = cast(dict[str, object], value)
+    role, content = fields.get("role"), fields.get("content")
+    if len(fields) == 2 and isinstance(role, str) and isinstance(content, str):  # as most are
+        return Message(raw, _kind(role, content), role, content)
     try:
-        return _reading(raw, rawjson.value(raw))
+        return _reading(raw, fields)
     except RecursionError as cause:
         raise rawjson.NotJSON("nested too deeply") from cause
 
 
-def _reading(raw: bytes, value: object) -> Message:
-    if not isinstance(value, dict):
-        return Message(raw, Kind.OTHER, "", "")
-    fields = cast(dict[str, object], value)
+def _reading(raw: bytes, fields: dict[str, object]) -> Message:
     content = _content(fields)
     text = content.text
     role = _text(fields.get("role"))

@@ -99,7 +99,7 @@ class Edits:
     recalled: tuple[Recalled, ...] = ()
 
     def __bool__(self) -> bool:
-        return self != NOTHING
+        return self is not NOTHING and self != NOTHING
 
     @property
     def speaks_about(self) -> int:

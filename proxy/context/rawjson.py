@@ -9,7 +9,8 @@ when they cut a text inside an emoji), so a slower scanner of our own stands beh
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -89,7 +90,7 @@ def members(document: bytes) -> dict[str, bytes]:
 def elements(document: bytes) -> list[bytes]:
     """The raw values of an array. Raises `NotJSON`."""
     try:
-        return [bytes(raw) for raw in _ELEMENTS.decode(document)]
+        return list(map(bytes, _ELEMENTS.decode(document)))
     except (msgspec.DecodeError, RecursionError):
         if not isinstance(_tolerant(document), list):
             raise NotJSON("not a JSON array") from None
@@ -101,19 +102,64 @@ def spans(document: bytes, most: int | None = None) -> list[Span]:
 
     Raises `NotJSON`, and `TooManyValues` for more than `most` members.
     """
-    try:
-        known: Mapping[str, msgspec.Raw] = _MEMBERS.decode(document)
-    except (msgspec.DecodeError, RecursionError):
-        if not isinstance(_tolerant(document), dict):
-            raise NotJSON("not a JSON object") from None
-        known = {}
-    compact = _compact_members(document, known)
-    if compact and (most is None or len(compact) <= most):
-        return compact
+    known, raws = _split(document)
+    compact = _is_compact(document, known, raws) and (most is None or len(known) <= most)
+    if compact:
+        return _compact_spans(known, raws)
     found = list(islice(_scan_members(document, known), None if most is None else most + 1))
     if most is not None and len(found) > most:
         raise TooManyValues("too many members")
     return found
+
+
+def distinct(document: bytes, most: int) -> dict[str, bytes] | None:
+    """Key -> raw value of an object no key of which is repeated; None of one that repeats a key.
+
+    Raises `NotJSON`, and `TooManyValues` for more than `most` members.
+    """
+    known, raws = _split(document)
+    if len(known) <= most and _is_compact(document, known, raws):
+        return dict(zip(known, raws, strict=True))
+    found = spans(document, most)
+    fields = {span.key: document[span.start : span.stop] for span in found}
+    return fields if len(fields) == len(found) else None
+
+
+def start_of(key: str, document: bytes, fields: Mapping[str, bytes]) -> int:
+    """Where the value of a member begins, in an object that has just these."""
+    is_compact = _is_compact(document, fields, fields.values())
+    found = _compact_spans(fields, fields.values()) if is_compact else spans(document)
+    return next(span.start for span in found if span.key == key)
+
+
+class Places(msgspec.Struct, frozen=True, dict=True, eq=False):
+    """Where the values of an object's members stand, found when it is asked for: most objects are left as they are.
+
+    `document[start:stop]` is left out of the search: elements of an array, with their commas.
+    """
+
+    document: bytes
+    start: int = 0
+    stop: int = 0
+
+    @cached_property
+    def found(self) -> tuple[Span, ...]:
+        """The members in their order."""
+        start, left_out = self.start, self.stop - self.start
+        if not left_out:
+            return tuple(spans(self.document))
+        rest = self.document[:start] + self.document[self.stop :]
+        moved = [
+            Span(key, first + left_out * (first >= start), stop + left_out * (stop >= start))
+            for key, first, stop in spans(rest)
+        ]
+        return tuple(moved)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Places) and self.found == other.found
+
+    def __hash__(self) -> int:
+        return hash(self.found)
 
 
 def replace(document: bytes, values: Mapping[str, bytes]) -> bytes:
@@ -182,17 +228,33 @@ def _tolerant(document: bytes) -> object:
         raise NotJSON(f"not a JSON document: {type(cause).__name__}") from cause
 
 
-def _compact_members(document: bytes, known: Mapping[str, msgspec.Raw]) -> list[Span]:
-    """The members of an object that is written without a space between them, as most clients do; none of any other.
+def _split(document: bytes) -> tuple[Mapping[str, msgspec.Raw], list[bytes]]:
+    """Keys and raw values of an object as far as the fast scanner reads it; nothing of one that it refuses."""
+    try:
+        known: Mapping[str, msgspec.Raw] = _MEMBERS.decode(document)
+    except (msgspec.DecodeError, RecursionError):
+        if not isinstance(_tolerant(document), dict):
+            raise NotJSON("not a JSON object") from None
+        return {}, []
+    return known, list(map(bytes, known.values()))
+
+
+def _is_compact(document: bytes, keys: Collection[str], raws: Iterable[bytes]) -> bool:
+    """Whether an object is written without a space between its members, as most clients do.
 
     It has just the bytes that its members need: a space, an escape in a key or a repeated key would be more.
     """
+    # Beside each key and value two quotes, a colon, and a comma or the opening bracket; behind all the closing one.
+    return sum(map(len, raws)) + len("".join(keys).encode()) + 4 * len(keys) + 1 == len(document)
+
+
+def _compact_spans(keys: Iterable[str], raws: Iterable[bytes]) -> list[Span]:
     found, stop = list[Span](), 0
-    for key, raw in known.items():
-        start = stop + len(key.encode()) + 4  # a bracket or comma, two quotes, a colon
-        stop = start + len(bytes(raw))
+    for key, raw in zip(keys, raws, strict=True):
+        start = stop + len(key.encode()) + 4
+        stop = start + len(raw)
         found.append(Span(key, start, stop))
-    return found if stop + 1 == len(document) else []
+    return found
 
 
 def _scan_members(document: bytes, known: Mapping[str, msgspec.Raw]) -> Iterator[Span]:

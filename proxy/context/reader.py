@@ -7,14 +7,20 @@ out. One reader serves a whole process, on one thread.
 """
 
 import re
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from proxy.context import rawjson
-from proxy.context.conversation import Conversation, Message, conversation_of, read_message
+from proxy.context.conversation import (
+    HASHED_AT_ONCE,
+    Conversation,
+    Message,
+    conversation_of,
+    read_message,
+)
 from proxy.context.steps import AT_ONCE, Steps, at_once
 
 MOST_NEW_VALUES: Final = 200_000
@@ -39,55 +45,53 @@ _SEPARATOR: Final = re.compile(rb"[ \t\n\r]*(?:,[ \t\n\r]*(?=[^\] \t\n\r])|(?=\]
 """What stands between two messages, or nothing before the end of the list."""
 
 
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     """A message, and those that were seen behind it. No message: the beginning of a list, or one that was let go."""
 
-    __slots__ = ("_others", "message", "newest")
+    message: Message | None = None
+    is_kept: bool = True
+    newest: "_Entry | None" = None
+    others: OrderedDict[bytes, list["_Entry"]] | None = None
+    """With the newest, once there are two."""
 
-    def __init__(self, message: Message | None = None) -> None:
-        self.message = message
-        self.newest: _Entry | None = None
-        self._others: OrderedDict[bytes, list[_Entry]] | None = None  # with the newest, once there are two
-
-    def stands_at(self, body: bytes, position: int) -> bool:
-        """Whether the message stands there, byte for byte."""
-        return self.message is not None and body.startswith(self.message.raw, position)
-
-    def follower(self, body: bytes, position: int) -> "_Entry | None":
-        """The one of those behind it that stands there."""
-        newest = self.newest
-        if newest is None or newest.stands_at(body, position):
-            return newest
-        if self._others is None:
+    def other_follower(self, body: bytes, position: int) -> "_Entry | None":
+        """The one of those behind it that stands there, where the newest does not."""
+        if self.others is None:
             return None
-        stop = position + _BEGINNING
-        alike = self._others.get(body[position:stop])
-        if alike is None:
-            alike = self._others.get(body[position : body.find(b"}", position, stop) + 1], [])
-        return next((each for each in alike if each.stands_at(body, position)), None)
+        beginning = body[position : position + _BEGINNING]
+        if beginning not in self.others:  # of one that is shorter
+            beginning = beginning[: beginning.find(b"}") + 1]
+        for each in self.others.get(beginning, ()):
+            if each.message is not None and body.startswith(each.message.raw, position):
+                return each
+        return None
 
     def follow(self, other: "_Entry") -> None:
         """Know this one behind it."""
         before, self.newest = self.newest, other
         if before is None or before is other:
             return
-        if self._others is None:
-            self._others = OrderedDict()
-            self._add(self._others, before)
-        self._add(self._others, other)
+        if self.others is None:
+            self.others = OrderedDict()
+            self._add(self.others, before)
+        self._add(self.others, other)
 
     def forget(self) -> None:
         """Be no longer kept, and keep nothing: those before it may know it for long."""
-        self.message = self.newest = self._others = None
+        self.message = self.newest = self.others = None
+        self.is_kept = False
 
     def _add(self, others: "OrderedDict[bytes, list[_Entry]]", other: "_Entry") -> None:
-        raw = other.message.raw if other.message else b""
-        beginning = raw[:_BEGINNING]
-        alive = [each for each in others.get(beginning, ()) if each.message is not None and each is not other]
+        beginning = other.message.raw[:_BEGINNING] if other.message else b""
+        alike = others.get(beginning)
+        if alike is None:
+            others[beginning] = [other]
+            if len(others) > MOST_FOLLOWERS:
+                others.popitem(last=False)
+            return
+        alive = [each for each in alike if each.message is not None and each is not other]
         others[beginning] = [other, *alive[: MOST_ALIKE - 1]]
         others.move_to_end(beginning)
-        if len(others) > MOST_FOLLOWERS:
-            others.popitem(last=False)
 
 
 class Recognised(msgspec.Struct, frozen=True):
@@ -131,14 +135,13 @@ class Reader:
         messages: list[Message] = []
         # Every message of every request passes here: what is the case nearly always is looked at first.
         while True:
-            newest = entry.newest
-            if (
-                newest is None
-                or (message := newest.message) is None
-                or not body.startswith(message.raw, position)
-            ):
-                newest = entry.follower(body, position)
-                if newest is None or (message := newest.message) is None:
+            follower = entry.newest
+            if follower is None:
+                break
+            message = follower.message
+            if message is None or not body.startswith(message.raw, position):
+                follower = entry.other_follower(body, position)
+                if follower is None or (message := follower.message) is None:
                     break
             end = position + len(message.raw)
             if body.startswith(b",{", end):
@@ -147,9 +150,9 @@ class Reader:
                 position = separator.end()
             else:
                 break
-            found.append(newest)
+            found.append(follower)
             messages.append(message)
-            entry = newest
+            entry = follower
         return Recognised(head, position, found, messages) if found else NOTHING_KNOWN
 
     def read(
@@ -166,30 +169,31 @@ class Reader:
         `head` is what stands before all of them in the body, to recognise the next by. Raises `rawjson.NotJSON` when a
         message cannot be decoded, `rawjson.TooManyValues` when too much is new.
         """
-        unseen = [raw for raw in raws if raw not in self._seen]
-        if any(rawjson.has_more_values(raw, MOST_VALUES_OF_ONE) for raw in unseen):
-            raise rawjson.TooManyValues("too many values in a message")
-        if rawjson.has_more_values(b",".join(unseen), MOST_NEW_VALUES):
-            raise rawjson.TooManyValues("too many new values")
-        if sum(map(len, unseen)) > AT_ONCE:
+        if sum(map(len, raws)) > MOST_VALUES_OF_ONE:  # each value takes a byte at least
+            unseen = [raw for raw in raws if raw not in self._seen]
+            _refuse_many_values(unseen)
+            if sum(map(len, unseen)) > AT_ONCE:
+                yield
+        for each in known.entries:
+            if each.message is not None:
+                self._seen.move_to_end(each.message.raw)
+        if len(known.entries) > _LINKS_AT_ONCE:
             yield
-        seen = [entry.message.raw for entry in known.entries if entry.message is not None]
-        deque(map(self._seen.move_to_end, seen), maxlen=0)
-        if len(seen) > _LINKS_AT_ONCE:
-            yield
-        entries, messages, weight = list(known.entries), list(known.messages), 0
+        root = self._root(head)
+        before = known.entries[-1] if known.entries else root
+        messages, weight = list(known.messages), 0
         for raw in raws:
             entry, message = self._entry(raw)
-            entries.append(entry)
             messages.append(message)
             weight += _WEIGHT + len(raw)
             if weight > AT_ONCE:
                 weight = 0
                 yield
-            yield from message.make_digest()
+            if len(raw) > HASHED_AT_ONCE:
+                yield from message.making_digest()
+            before = _linked(before, entry)
         while self._bytes > self._most_bytes:
             self._drop(*self._seen.popitem(last=False))
-        yield from self._remember(entries, len(known.entries), head)
         return conversation_of(messages)
 
     def _entry(self, raw: bytes) -> tuple[_Entry, Message]:
@@ -200,30 +204,26 @@ class Reader:
         message = read_message(raw)
         entry = self._seen[raw] = _Entry(message)
         self._bytes += _footprint(raw)
+        if len(raw) <= HASHED_AT_ONCE:
+            message.make_digest()
         return entry, message
 
     def _drop(self, raw: bytes, entry: _Entry) -> None:
         self._bytes -= _footprint(raw)
         entry.forget()
 
-    def _remember(self, entries: Sequence[_Entry], known: int, head: bytes) -> Steps[None]:
-        """What follows what: the messages from `known` on are new behind those before them."""
-        if not head or len(head) > LONGEST_HEAD or not entries:
-            return
-        root = self._heads.setdefault(head, _Entry())
-        self._heads.move_to_end(head)
+    def _root(self, head: bytes) -> _Entry | None:
+        """What the first message is known behind; None for a head that is not remembered."""
+        if not head or len(head) > LONGEST_HEAD:
+            return None
+        root = self._heads.get(head)
+        if root is not None:
+            self._heads.move_to_end(head)
+            return root
+        root = self._heads[head] = _Entry()
         if len(self._heads) > MOST_HEADS:
             self._heads.popitem(last=False)
-        before = entries[known - 1] if known else root
-        for number, entry in enumerate(entries[known:], start=1):
-            if (before.message is None and before is not root) or entry.message is None:
-                return  # let go, meanwhile or before
-            if not _ends_itself(entry.message.raw):
-                return
-            before.follow(entry)
-            before = entry
-            if number % _LINKS_AT_ONCE == 0:
-                yield
+        return root
 
 
 _WEIGHT: Final = 2048
@@ -232,9 +232,23 @@ _WEIGHT: Final = 2048
 _LINKS_AT_ONCE: Final = 1024
 
 
-def _ends_itself(raw: bytes) -> bool:
-    """Whether it is plain where it ends, whatever follows; a number is not (1 and 12)."""
-    return raw.startswith(b"{")
+def _linked(before: _Entry | None, entry: _Entry) -> _Entry | None:
+    """The entry, which is known behind the one before it from now on; None where one of them is not kept any more, or
+    it is not plain where the message ends, whatever follows (1 and 12): then none is known behind it either.
+    """
+    if before is None or not before.is_kept:
+        return None
+    if entry.message is None or not entry.message.raw.startswith(b"{"):
+        return None
+    before.follow(entry)
+    return entry
+
+
+def _refuse_many_values(raws: Sequence[bytes]) -> None:
+    if any(rawjson.has_more_values(raw, MOST_VALUES_OF_ONE) for raw in raws):
+        raise rawjson.TooManyValues("too many values in a message")
+    if rawjson.has_more_values(b",".join(raws), MOST_NEW_VALUES):
+        raise rawjson.TooManyValues("too many new values")
 
 
 def _footprint(raw: bytes) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from proxy.context import budget, calibration, checkpoint, own_summary, pins, planner, rawjson, summary, view
 from proxy.context.budget import Budget, Window
@@ -55,21 +55,19 @@ class Draft:
         return replace(self, made={**self.made, **sizes})
 
 
-@dataclass(frozen=True)
-class Sound:
-    """A request whose history upstreams accept in its order; `repaired` counts the messages that it took."""
+class Sound(Struct, frozen=True, dict=True):
+    """A request whose history upstreams accept in its order.
+
+    `chain` names the prefixes of the history, `opening` is the name of its first round (empty without a history), `who`
+    that of tenant, upstream and model. `repaired` counts the messages that it took.
+    """
 
     request: ChatRequest
     conversation: Conversation
     chain: tuple[str, ...]
+    opening: str
     who: str
     repaired: int = 0
-
-    @cached_property
-    def opening(self) -> str:
-        """The name of the first round; empty when there is no history."""
-        stop = self.conversation.first_stop
-        return self.chain[stop - 1] if stop else ""
 
     @cached_property
     def asks_for_summary(self) -> bool:
@@ -121,14 +119,16 @@ def sound(request: ChatRequest, terms: Terms) -> Generator[Pause, Outcome, Sound
     conversation, repaired = request.conversation, 0
     if terms.policy.repair and terms.mode is Mode.MANAGE:
         conversation, repaired = repair(conversation, terms.policy.orphans)
-    link = seed = checkpoint.seed(terms.tenant, terms.upstream, request.model)
-    history, names = conversation.history, list[str]()
-    for start in range(0, len(history), LINKS_AT_ONCE):
-        if len(history) > LINKS_AT_ONCE:
-            yield PAUSE
-        names += checkpoint.chain(history[start : start + LINKS_AT_ONCE], link)
-        link = bytes.fromhex(names[-1])
-    return Sound(request, conversation, tuple(names), seed.hex(), repaired)
+    seed = checkpoint.seed(terms.tenant, terms.upstream, request.model)
+    history = conversation.history
+    if len(history) > LINKS_AT_ONCE:
+        yield PAUSE
+    names = checkpoint.chain(history[:LINKS_AT_ONCE], seed)
+    for start in range(LINKS_AT_ONCE, len(history), LINKS_AT_ONCE):
+        yield PAUSE
+        names += checkpoint.chain(history[start : start + LINKS_AT_ONCE], bytes.fromhex(names[-1]))
+    stop = conversation.first_stop
+    return Sound(request, conversation, names, names[stop - 1] if stop else "", seed.hex(), repaired)
 
 
 def _remembering(count: Callable[[str], int]) -> Callable[[str], int]:

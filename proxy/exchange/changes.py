@@ -33,7 +33,7 @@ class Changes(msgspec.Struct, frozen=True):
 
     def applied_to(self, request: ChatRequest) -> bytes:
         """The body of the request with these members."""
-        return chat.with_members(request, self.members)
+        return chat.with_members(request, self.members) if self.members else request.body
 
     def without_usage(self) -> "Changes":
         """The same for an upstream that refuses `stream_options`."""
@@ -42,5 +42,5 @@ class Changes(msgspec.Struct, frozen=True):
 
     def actions(self, edits: Edits) -> str:
         """What was done, as the header and the log say it."""
-        done = (edits.actions(), *self.announced)
-        return ",".join(action for action in done if action) or "none"
+        done = edits.actions()
+        return ",".join((done, *self.announced) if done else self.announced) or "none"

@@ -19,9 +19,9 @@ from proxy.context.policy import Mode, RecallPolicy
 from proxy.context.situation import Limits, Situation
 from proxy.exchange.case import Case, Draft, sound
 from proxy.exchange.changes import Changes
-from proxy.exchange.commands import Command, Measure, Measured, Outcome, expect, with_pauses
+from proxy.exchange.commands import Command, Measure, Measured, Memory, Outcome, expect, with_pauses
 from proxy.exchange.composing import composed
-from proxy.exchange.course import all_known, looked_up, met
+from proxy.exchange.course import all_known, looking_up, met
 from proxy.exchange.verdict import SideCall, Terms
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
@@ -75,7 +75,7 @@ def compact(request: ChatRequest, terms: Terms) -> Compacting:
     policy = replace(terms.policy, strategies=("summarize",), recall=RecallPolicy())
     terms = replace(terms, policy=policy, mode=Mode.MANAGE)
     known = yield from sound(request, terms)
-    case = yield from all_known(known, terms, (yield from looked_up(known)))
+    case = yield from all_known(known, terms, expect(Memory, (yield looking_up(known))))
     case, situation = _as_too_large(case)
     draft, edits = yield from _planned(case, situation)
     written = yield from composed(case, draft, edits)

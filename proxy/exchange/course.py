@@ -8,6 +8,7 @@ when it differs from the one that was refused.
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -62,7 +63,7 @@ Exchange = Generator[Command, Outcome, Verdict]
 def manage(request: ChatRequest, terms: Terms) -> Exchange:
     """The exchange of one chat request. Raises `ContextOverflow` where the policy is to refuse."""
     known = yield from sound(request, terms)
-    memory = yield from looked_up(known)
+    memory = expect(Memory, (yield looking_up(known)))
     window = small.window(known, terms, memory)
     if window is None:
         return (yield from _conducted((yield from all_known(known, terms, memory))))
@@ -74,11 +75,13 @@ def manage(request: ChatRequest, terms: Terms) -> Exchange:
     return (yield from _conducted(case, (changes.applied_to(request), done)))
 
 
-def looked_up(known: Sound) -> Generator[Command, Outcome, Memory]:
-    """What the stores hold of it."""
-    digests = tuple([message.digest for message in known.conversation.history[:MOST_DIGESTS]])
-    look = LookUp(known.request.model, known.chain, digests, known.opening, known.who)
-    return expect(Memory, (yield look))
+def looking_up(known: Sound) -> LookUp:
+    """What asks the stores for all that they hold of it."""
+    digests = tuple(map(_DIGEST, known.conversation.history[:MOST_DIGESTS]))
+    return LookUp(known.request.model, known.chain, digests, known.opening, known.who)
+
+
+_DIGEST = attrgetter("digest")
 
 
 def _sent_at_once(

@@ -30,8 +30,10 @@ def window(known: Sound, terms: Terms, memory: Memory) -> Window | None:
         return None
     if not _fits(known, terms, memory, believed):
         return None
-    has_media = any(message.media for message in known.conversation.messages)
-    return None if has_media else believed
+    for message in known.conversation.messages:
+        if message.media:
+            return None
+    return believed
 
 
 def _fits(known: Sound, terms: Terms, memory: Memory, window: Window) -> bool:

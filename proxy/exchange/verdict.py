@@ -142,11 +142,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """The `x-context-*` headers; what is not known is absent."""
-        values = {
-            "x-context-window": self.window,
-            "x-context-tokens": self.forwarded,
-            "x-context-original-tokens": self.original,
-            "x-context-actions": self.actions,
-            "x-context-checkpoint": self.checkpoint_id or "none",
-        }
-        return tuple((name, str(value)) for name, value in values.items() if value is not None)
+        values = (
+            ("x-context-window", self.window),
+            ("x-context-tokens", self.forwarded),
+            ("x-context-original-tokens", self.original),
+            ("x-context-actions", self.actions),
+            ("x-context-checkpoint", self.checkpoint_id or "none"),
+        )
+        return tuple([(name, str(value)) for name, value in values if value is not None])

@@ -14,8 +14,8 @@ import msgspec
 
 from proxy.context import rawjson
 from proxy.context.conversation import Conversation, read_message
-from proxy.context.rawjson import NotJSON, Span
-from proxy.context.reader import Reader, Recognised
+from proxy.context.rawjson import NotJSON, Places
+from proxy.context.reader import Reader
 from proxy.context.steps import AT_ONCE, Steps, at_once
 from proxy.context.summary import Order
 from proxy.wire.usage import Usage, read_usage
@@ -62,7 +62,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """One chat request. `output_limit` is in tokens; `output_limit_name` the member that says so, or empty."""
 
     body: bytes
-    places: tuple[Span, ...]
+    places: Places
     model: str
     conversation: Conversation
     extras: tuple[bytes, ...]
@@ -120,82 +120,84 @@ def read(body: bytes, reader: Reader) -> ChatRequest:
 def reading(body: bytes, reader: Reader) -> Steps[ChatRequest]:
     """The request in a body. Raises `NotManaged`."""
     try:
-        return (yield from _reading(body, reader))
+        known = reader.recognise(body)
+        rest = body[: known.start] + body[known.stop :] if known.entries else body
+        is_large = len(rest) > AT_ONCE
+        if is_large:  # what is smaller has fewer values than bytes
+            if rawjson.has_more_values(rest, MOST_VALUES):
+                raise rawjson.TooManyValues("too many values in all")
+            yield
+        fields = _fields(rest)
+        if is_large:
+            yield
+        messages = rawjson.elements(fields["messages"])
+        if is_large:
+            yield
+        if len(known.entries) + len(messages) > MOST_MESSAGES:
+            raise rawjson.TooManyValues("too many messages")
+        head = known.head or body[: rawjson.start_of("messages", body, fields) + 1]
+        conversation = yield from reader.reading(messages, known, head)
     except rawjson.TooManyValues as cause:
         raise NotManaged("too_many_values") from cause
     except NotJSON as cause:
         raise NotManaged("not_json") from cause
+    return _request(body, Places(body, known.start, known.stop), fields, conversation)
 
 
-def _reading(body: bytes, reader: Reader) -> Steps[ChatRequest]:
-    known = reader.recognise(body)
-    rest = body[: known.start] + body[known.stop :] if known.entries else body
-    is_large = len(rest) > AT_ONCE
-    if rawjson.has_more_values(rest, MOST_VALUES):
-        raise rawjson.TooManyValues("too many values in all")
-    if is_large:
-        yield
-    spans = rawjson.spans(rest, MOST_MEMBERS)
-    fields = {span.key: rest[span.start : span.stop] for span in spans}
-    if len(fields) < len(spans):
+def _fields(body: bytes) -> dict[str, bytes]:
+    """The members of a body that is a chat request as far as can be told without looking into them."""
+    fields = rawjson.distinct(body, MOST_MEMBERS)
+    if fields is None:
         # Parsers differ in which of two equal keys they take; we would judge another request than the upstream.
         raise NotManaged("repeated_key")
     if not fields.get("messages", b"").startswith(b"["):
         raise NotManaged("no_messages")
-    if not rest.isascii() and not all(
+    if not body.isascii() and not all(
         map(rawjson.is_text, [fields[key] for key in fields if key != "messages"])
     ):
         raise NotJSON("no UTF-8")  # of the messages each is decoded
-    if is_large:
-        yield
-    messages = rawjson.elements(fields["messages"])
-    if is_large:
-        yield
-    if len(known.entries) + len(messages) > MOST_MESSAGES:
-        raise rawjson.TooManyValues("too many messages")
-    head = known.head or body[: next(span.start for span in spans if span.key == "messages") + 1]
-    conversation = yield from reader.reading(messages, known, head)
-    return _request(body, _moved(spans, known), fields, conversation)
-
-
-def _moved(spans: Sequence[Span], known: Recognised) -> tuple[Span, ...]:
-    """The places of members in the whole body, where those in the body without the recognised messages are known."""
-    start, removed = known.start, known.stop - known.start
-    if not known.entries:
-        return tuple(spans)
-    moved = [
-        Span(key, first + removed * (first >= start), stop + removed * (stop >= start))
-        for key, first, stop in spans
-    ]
-    return tuple(moved)
+    return fields
 
 
 def _request(
-    body: bytes, places: tuple[Span, ...], fields: Mapping[str, bytes], conversation: Conversation
+    body: bytes, places: Places, fields: Mapping[str, bytes], conversation: Conversation
 ) -> ChatRequest:
     options = fields.get("stream_options", b"")
-    limits = {name: _tokens(fields[name]) for name in OUTPUT_LIMITS if name in fields}
-    name = next((name for name in OUTPUT_LIMITS if limits.get(name) is not None), "")
+    limit_name, limit = _output_limit(fields)
     return ChatRequest(
         body=body,
         places=places,
         model=_name(fields.get("model", b"null")),
         conversation=conversation,
-        extras=tuple([fields[name] for name in EXTRAS if name in fields]),
-        reasoning=tuple([fields[name] for name in REASONING if name in fields]),
+        extras=_those_of(EXTRAS, fields),
+        reasoning=_those_of(REASONING, fields),
         stream=fields.get("stream") == b"true",
         wants_usage=_wants_usage(options),
         stream_options=options,
-        output_limit=limits.get(name),
-        output_limit_name=name,
+        output_limit=limit,
+        output_limit_name=limit_name,
         has_cache_key="prompt_cache_key" in fields,
     )
+
+
+def _those_of(names: Sequence[str], fields: Mapping[str, bytes]) -> tuple[bytes, ...]:
+    return tuple(filter(None, map(fields.get, names)))  # no raw value is empty
+
+
+def _output_limit(fields: Mapping[str, bytes]) -> tuple[str, int | None]:
+    """The member that limits the output and the tokens that it says; an empty name where none says any."""
+    for name in OUTPUT_LIMITS:
+        if name in fields and (limit := _tokens(fields[name])) is not None:
+            return name, limit
+    return "", None
 
 
 def _name(raw: bytes) -> str:
     """A model's name as it can be written: what UTF-8 cannot carry is no model's, and goes on in the body alone."""
     name = rawjson.value(raw)
-    return name.encode("utf-8", "replace").decode() if isinstance(name, str) else ""
+    if not isinstance(name, str):
+        return ""
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
 def _tokens(raw: bytes) -> int | None:
@@ -212,7 +214,7 @@ def _wants_usage(options: bytes) -> bool:
 
 def with_members(request: ChatRequest, changed: Mapping[str, bytes]) -> bytes:
     """The client's bytes with these members exchanged or added; the very bytes when there are none."""
-    return rawjson.exchanged(request.body, request.places, changed) if changed else request.body
+    return rawjson.exchanged(request.body, request.places.found, changed) if changed else request.body
 
 
 def messages_member(view: Conversation) -> bytes:
@@ -305,7 +307,7 @@ def suffix_call(
     """The body of a side call that begins like a main call: its prompt is these messages, with the request's tools,
     none of which may be called. `cache_key` is what the main call is given where it has none of its own.
     """
-    places = (place for place in request.places if place.key in PROMPT_MEMBERS)
+    places = (place for place in request.places.found if place.key in PROMPT_MEMBERS)
     members = {place.key: request.body[place.start : place.stop] for place in places}
     members |= {name: b'"none"' for of, name in _FORBIDDING if members.get(of, b"null") not in _NO_TOOLS}
     if cache_key:

@@ -7,6 +7,8 @@ servers disagree on whether `prompt_tokens` includes what came from a cache, so 
 readings.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 _MOST_TOKENS = 100_000_000
@@ -68,27 +70,34 @@ def read_usage(value: object) -> Usage | None:
     """
     if not isinstance(value, dict):
         return None
-    prompt = _count(value.get("prompt_tokens")) or None
-    completion = _count(value.get("completion_tokens"))
+    details = value.get("prompt_tokens_details")
+    part = details.get("cached_tokens") if isinstance(details, dict) else None
+    prompt, completion, hit, read, written, cached = _counts((*map(value.get, _COUNTS), part))
     if not prompt and not completion:
         return None
     if (prompt, completion, value.get("total_tokens")) == _PLACEHOLDER:
         return None
-    details = value.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        cached_tokens=_count(value.get("prompt_cache_hit_tokens")) if cached is None else cached,
-        cache_read_tokens=_count(value.get("cache_read_input_tokens")),
-        cache_written_tokens=_count(value.get("cache_creation_input_tokens")),
-    )
+    return Usage(prompt or None, completion, hit if cached is None else cached, read, written)
 
 
-def _count(value: object) -> int | None:
-    """A believable number of tokens. Gateways in a language with one kind of number may write 12 as 12.0."""
-    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    if not 0 <= value <= _MOST_TOKENS or value != int(value):  # NaN fails the first test.
-        return None
-    return int(value)
+_COUNTS = (
+    "prompt_tokens",
+    "completion_tokens",
+    "prompt_cache_hit_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
+
+
+def _counts(values: Iterable[object]) -> list[int | None]:
+    """Each as a believable number of tokens, None where it is none."""
+    counts = list[int | None]()
+    for value in values:
+        number = value if value is None or type(value) is int else _whole(value)
+        counts.append(number if number is not None and 0 <= number <= _MOST_TOKENS else None)
+    return counts
+
+
+def _whole(value: object) -> int | None:
+    """Gateways in a language with one kind of number may write 12 as 12.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else None
