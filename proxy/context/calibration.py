@@ -115,12 +115,21 @@ class Calibration:
 
     def line(self, policy: CalibrationPolicy) -> Line:
         """What is expected of a conversation that nothing is known of; the estimate itself before the first answer."""
-        if not self.samples or self.weight <= 0 or policy.is_off:
+        if not self._tells(policy):
             return Line(policy.bounded(1.0))
+        offset = self.offset(policy)
+        return Line(policy.bounded((self.y - offset * self.x) / self.weight), offset)
+
+    def offset(self, policy: CalibrationPolicy) -> float:
+        """Tokens that the upstream counts in every prompt beside those of its text; none before the first answer."""
+        if not self._tells(policy):
+            return 0.0
         spread = self.weight * (self.xx + RIDGE) - self.x * self.x
         offset = (self.weight * self.xy - self.x * self.y) / spread if spread > 0 else 0.0
-        offset = min(max(offset, OFFSETS[0]), OFFSETS[1])
-        return Line(policy.bounded((self.y - offset * self.x) / self.weight), offset)
+        return min(max(offset, OFFSETS[0]), OFFSETS[1])
+
+    def _tells(self, policy: CalibrationPolicy) -> bool:
+        return self.samples > 0 and self.weight > 0 and not policy.is_off
 
 
 UNCALIBRATED = Calibration()

@@ -17,7 +17,8 @@ def seed(tenant: str, upstream: str, model: str) -> bytes:
 
 def chain(history: Sequence[Message], start: bytes) -> tuple[str, ...]:
     """`chain[i]` names the prefix `history[:i + 1]`, as 32 hexadecimal digits."""
-    link, names = start, list[str]()
+    link = start
+    names: list[str] = []
     for message in history:
         link, name = message.link(link)
         names.append(name)

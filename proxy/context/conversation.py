@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import chain
-from struct import Struct
 from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 
@@ -93,27 +91,28 @@ class Message(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def digest(self) -> bytes:
         """16 bytes over what reaches the model; reasoning is left out, since some clients drop it on resend."""
-        return digest_of(*self._identity)
+        return _hashed(self._identity)
 
     @property
-    def _identity(self) -> Sequence[str]:
-        said = (self.role, self.text, self.refusal, self.name, self.answers)
-        if not (self.calls or self.media):
-            return (*said, "0", "0")
+    def _identity(self) -> bytes:
+        said = _framed(self.role, self.text)
+        if not (self.calls or self.media or self.refusal or self.name or self.answers):
+            return said + _NO_MORE
         calls = [field for call in self.calls for field in _identity(call)]
         media = [
             field for part in self.media for field in (part.kind, part.source, part.detail, str(part.after))
         ]
-        return (*said, str(len(calls)), str(len(media)), *calls, *media)
+        counts = (str(len(calls)), str(len(media)))
+        return said + _framed(self.refusal, self.name, self.answers, *counts, *calls, *media)
 
     def make_digest(self) -> None:
         """Have it made now, rather than when it is asked for."""
-        vars(self)["digest"] = digest_of(*self._identity)
+        vars(self)["digest"] = _hashed(self._identity)
 
     def making_digest(self) -> Steps[None]:
         """The same in steps, unless it was made before."""
         if "digest" not in vars(self):
-            vars(self)["digest"] = yield from _digesting(self._identity)
+            vars(self)["digest"] = yield from _hashing(self._identity)
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -272,12 +271,16 @@ def conversation_of(messages: Sequence[Message]) -> Conversation:
 
 def digest_of(*fields: str) -> bytes:
     """16 bytes over texts; the length before each keeps ("ab", "c") and ("a", "bc") apart."""
-    return hashlib.blake2b(_framed(fields), digest_size=16).digest()
+    return _hashed(_framed(*fields))
 
 
-def _digesting(fields: Sequence[str]) -> Steps[bytes]:
+def _hashed(framed: bytes) -> bytes:
+    return hashlib.blake2b(framed, digest_size=16).digest()
+
+
+def _hashing(framed: bytes) -> Steps[bytes]:
     """The same in steps."""
-    state, whole = hashlib.blake2b(digest_size=16), memoryview(_framed(fields))
+    state, whole = hashlib.blake2b(digest_size=16), memoryview(framed)
     for start in range(0, len(whole), HASHED_AT_ONCE):
         if start:
             yield
@@ -285,16 +288,16 @@ def _digesting(fields: Sequence[str]) -> Steps[bytes]:
     return state.digest()
 
 
-def _framed(fields: Sequence[str]) -> bytes:
-    try:
-        texts = list(map(str.encode, fields))
-    except UnicodeEncodeError:  # a lone surrogate
-        texts = [field.encode("utf-8", "surrogatepass") for field in fields]
-    lengths = map(_LENGTH.pack, map(len, texts))
-    return b"".join(chain.from_iterable(zip(lengths, texts, strict=True)))
+def _framed(*fields: str) -> bytes:
+    pieces: list[bytes] = []
+    for field in fields:
+        text = field.encode("utf-8", "surrogatepass")
+        pieces += (len(text).to_bytes(8, "big"), text)
+    return b"".join(pieces)
 
 
-_LENGTH: Final = Struct(">Q")
+_NO_MORE: Final = _framed("", "", "", "0", "0")
+"""The rest of what is hashed of a message that says a text and nothing else."""
 
 HASHED_AT_ONCE: Final = 2**20
 """Bytes of a message that are hashed in one step."""
@@ -308,7 +311,7 @@ def read_message(raw: bytes) -> Message:
     value = rawjson.value(raw)
     if not isinstance(value, dict):
         return Message(raw, Kind.OTHER, "", "")
-    fields = cast(dict[str, object], value)
+    fields: dict[str, object] = value
     role, content = fields.get("role"), fields.get("content")
     if len(fields) == 2 and isinstance(role, str) and isinstance(content, str):  # as most are
         return Message(raw, _kind(role, content), role, content)

@@ -9,7 +9,7 @@ when they cut a text inside an emoji), so a slower scanner of our own stands beh
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -102,10 +102,9 @@ def spans(document: bytes, most: int | None = None) -> list[Span]:
 
     Raises `NotJSON`, and `TooManyValues` for more than `most` members.
     """
-    known, raws = _split(document)
-    compact = _is_compact(document, known, raws) and (most is None or len(known) <= most)
-    if compact:
-        return _compact_spans(known, raws)
+    known = _split(document)
+    if _is_compact(document, known) and (most is None or len(known) <= most):
+        return _compact_spans(known)
     found = list(islice(_scan_members(document, known), None if most is None else most + 1))
     if most is not None and len(found) > most:
         raise TooManyValues("too many members")
@@ -113,22 +112,21 @@ def spans(document: bytes, most: int | None = None) -> list[Span]:
 
 
 def distinct(document: bytes, most: int) -> dict[str, bytes] | None:
-    """Key -> raw value of an object no key of which is repeated; None of one that repeats a key.
+    """Key -> raw value of an object, in the client's order; None of an object that repeats a key.
 
     Raises `NotJSON`, and `TooManyValues` for more than `most` members.
     """
-    known, raws = _split(document)
-    if len(known) <= most and _is_compact(document, known, raws):
-        return dict(zip(known, raws, strict=True))
+    known = _split(document)
+    if len(known) <= most and _is_compact(document, known):
+        return known
     found = spans(document, most)
     fields = {span.key: document[span.start : span.stop] for span in found}
     return fields if len(fields) == len(found) else None
 
 
 def start_of(key: str, document: bytes, fields: Mapping[str, bytes]) -> int:
-    """Where the value of a member begins, in an object that has just these."""
-    is_compact = _is_compact(document, fields, fields.values())
-    found = _compact_spans(fields, fields.values()) if is_compact else spans(document)
+    """Where the value of this member begins, in an object that has just these."""
+    found = _compact_spans(fields) if _is_compact(document, fields) else spans(document)
     return next(span.start for span in found if span.key == key)
 
 
@@ -228,36 +226,36 @@ def _tolerant(document: bytes) -> object:
         raise NotJSON(f"not a JSON document: {type(cause).__name__}") from cause
 
 
-def _split(document: bytes) -> tuple[Mapping[str, msgspec.Raw], list[bytes]]:
-    """Keys and raw values of an object as far as the fast scanner reads it; nothing of one that it refuses."""
+def _split(document: bytes) -> dict[str, bytes]:
+    """Key -> raw value of an object, the last of a repeated key; nothing of one that the fast scanner refuses."""
     try:
-        known: Mapping[str, msgspec.Raw] = _MEMBERS.decode(document)
+        known = _MEMBERS.decode(document)
     except (msgspec.DecodeError, RecursionError):
         if not isinstance(_tolerant(document), dict):
             raise NotJSON("not a JSON object") from None
-        return {}, []
-    return known, list(map(bytes, known.values()))
+        return {}
+    return dict(zip(known, map(bytes, known.values()), strict=True))
 
 
-def _is_compact(document: bytes, keys: Collection[str], raws: Iterable[bytes]) -> bool:
-    """Whether an object is written without a space between its members, as most clients do.
+def _is_compact(document: bytes, known: Mapping[str, bytes]) -> bool:
+    """Whether an object is written without a space between its members, as most clients do, and with plain keys.
 
     It has just the bytes that its members need: a space, an escape in a key or a repeated key would be more.
     """
     # Beside each key and value two quotes, a colon, and a comma or the opening bracket; behind all the closing one.
-    return sum(map(len, raws)) + len("".join(keys).encode()) + 4 * len(keys) + 1 == len(document)
+    return sum(map(len, (*known, *known.values()))) + 4 * len(known) + 1 == len(document)
 
 
-def _compact_spans(keys: Iterable[str], raws: Iterable[bytes]) -> list[Span]:
+def _compact_spans(known: Mapping[str, bytes]) -> list[Span]:
     found, stop = list[Span](), 0
-    for key, raw in zip(keys, raws, strict=True):
-        start = stop + len(key.encode()) + 4
+    for key, raw in known.items():
+        start = stop + len(key) + 4
         stop = start + len(raw)
         found.append(Span(key, start, stop))
     return found
 
 
-def _scan_members(document: bytes, known: Mapping[str, msgspec.Raw]) -> Iterator[Span]:
+def _scan_members(document: bytes, known: Mapping[str, bytes]) -> Iterator[Span]:
     """Walks a valid object. `known` gives the length of most values, so that long ones are not scanned again."""
     position = _skip(document, document.index(b"{") + 1)
     while document[position] != _CLOSING[0]:
@@ -273,12 +271,11 @@ def _scan_members(document: bytes, known: Mapping[str, msgspec.Raw]) -> Iterator
             position = _skip(document, position + 1)
 
 
-def _stop_of(document: bytes, start: int, known: msgspec.Raw | None) -> int:
+def _stop_of(document: bytes, start: int, known: bytes | None) -> int:
     if known is not None:
-        raw = bytes(known)
-        stop = start + len(raw)
+        stop = start + len(known)
         # With a repeated key the value may be another's prefix (1 and 12): then no delimiter follows.
-        if document.startswith(raw, start) and document[_skip(document, stop)] in b",}":
+        if document.startswith(known, start) and document[_skip(document, stop)] in b",}":
             return stop
     return _end_of_value(document, start)
 

@@ -66,32 +66,43 @@ class _Entry(msgspec.Struct, eq=False):
                 return each
         return None
 
-    def follow(self, other: "_Entry") -> None:
-        """Know this one behind it."""
+    def follow(self, other: "_Entry") -> "_Entry":
+        """Know this one behind it from now on, and answer with the one that others are known behind then.
+
+        That is the other, or none that is kept: where one of them was let go of, and where it is not plain where the
+        message ends, whatever follows (1 and 12).
+        """
+        message = other.message
+        if not self.is_kept or message is None or not message.raw.startswith(b"{"):
+            return _LET_GO
         before, self.newest = self.newest, other
-        if before is None or before is other:
-            return
-        if self.others is None:
-            self.others = OrderedDict()
-            self._add(self.others, before)
-        self._add(self.others, other)
+        if before is not None and before is not other:
+            if self.others is None:
+                self.others = OrderedDict()
+                _add(self.others, before)
+            _add(self.others, other)
+        return other
 
     def forget(self) -> None:
         """Be no longer kept, and keep nothing: those before it may know it for long."""
         self.message = self.newest = self.others = None
         self.is_kept = False
 
-    def _add(self, others: "OrderedDict[bytes, list[_Entry]]", other: "_Entry") -> None:
-        beginning = other.message.raw[:_BEGINNING] if other.message else b""
-        alike = others.get(beginning)
-        if alike is None:
-            others[beginning] = [other]
-            if len(others) > MOST_FOLLOWERS:
-                others.popitem(last=False)
-            return
-        alive = [each for each in alike if each.message is not None and each is not other]
-        others[beginning] = [other, *alive[: MOST_ALIKE - 1]]
-        others.move_to_end(beginning)
+
+def _add(others: OrderedDict[bytes, list[_Entry]], other: _Entry) -> None:
+    beginning = other.message.raw[:_BEGINNING] if other.message else b""
+    alike = others.get(beginning)
+    if alike is None:
+        others[beginning] = [other]
+        if len(others) > MOST_FOLLOWERS:
+            others.popitem(last=False)
+        return
+    alive = [each for each in alike if each.message is not None and each is not other]
+    others[beginning] = [other, *alive[: MOST_ALIKE - 1]]
+    others.move_to_end(beginning)
+
+
+_LET_GO: Final = _Entry(is_kept=False)
 
 
 class Recognised(msgspec.Struct, frozen=True):
@@ -101,14 +112,11 @@ class Recognised(msgspec.Struct, frozen=True):
     """
 
     head: bytes = b""
+    start: int = 0
     stop: int = 0
     entries: Sequence[_Entry] = ()
     messages: Sequence[Message] = ()
     """Theirs: an entry may be let go of before this is read."""
-
-    @property
-    def start(self) -> int:
-        return len(self.head)
 
 
 NOTHING_KNOWN: Final = Recognised()
@@ -153,7 +161,7 @@ class Reader:
             found.append(follower)
             messages.append(message)
             entry = follower
-        return Recognised(head, position, found, messages) if found else NOTHING_KNOWN
+        return Recognised(head, len(head), position, found, messages) if found else NOTHING_KNOWN
 
     def read(
         self, raws: Sequence[bytes], known: Recognised = NOTHING_KNOWN, head: bytes = b""
@@ -169,11 +177,8 @@ class Reader:
         `head` is what stands before all of them in the body, to recognise the next by. Raises `rawjson.NotJSON` when a
         message cannot be decoded, `rawjson.TooManyValues` when too much is new.
         """
-        if sum(map(len, raws)) > MOST_VALUES_OF_ONE:  # each value takes a byte at least
-            unseen = [raw for raw in raws if raw not in self._seen]
-            _refuse_many_values(unseen)
-            if sum(map(len, unseen)) > AT_ONCE:
-                yield
+        if sum(map(len, raws)) > MOST_VALUES_OF_ONE and self._bounded(raws) > AT_ONCE:
+            yield  # and what is shorter cannot have more values than that
         for each in known.entries:
             if each.message is not None:
                 self._seen.move_to_end(each.message.raw)
@@ -191,10 +196,19 @@ class Reader:
                 yield
             if len(raw) > HASHED_AT_ONCE:
                 yield from message.making_digest()
-            before = _linked(before, entry)
+            before = before.follow(entry)
         while self._bytes > self._most_bytes:
             self._drop(*self._seen.popitem(last=False))
         return conversation_of(messages)
+
+    def _bounded(self, raws: Sequence[bytes]) -> int:
+        """Bytes of those that were not seen before. Raises `rawjson.TooManyValues`."""
+        unseen = [raw for raw in raws if raw not in self._seen]
+        if any(rawjson.has_more_values(raw, MOST_VALUES_OF_ONE) for raw in unseen):
+            raise rawjson.TooManyValues("too many values in a message")
+        if rawjson.has_more_values(b",".join(unseen), MOST_NEW_VALUES):
+            raise rawjson.TooManyValues("too many new values")
+        return sum(map(len, unseen))
 
     def _entry(self, raw: bytes) -> tuple[_Entry, Message]:
         entry = self._seen.get(raw)
@@ -203,19 +217,19 @@ class Reader:
             return entry, entry.message
         message = read_message(raw)
         entry = self._seen[raw] = _Entry(message)
-        self._bytes += _footprint(raw)
+        self._bytes += 2 * len(raw) + _AROUND
         if len(raw) <= HASHED_AT_ONCE:
             message.make_digest()
         return entry, message
 
     def _drop(self, raw: bytes, entry: _Entry) -> None:
-        self._bytes -= _footprint(raw)
+        self._bytes -= 2 * len(raw) + _AROUND
         entry.forget()
 
-    def _root(self, head: bytes) -> _Entry | None:
-        """What the first message is known behind; None for a head that is not remembered."""
+    def _root(self, head: bytes) -> _Entry:
+        """What the first message is known behind: one that is not kept for a head that is not remembered."""
         if not head or len(head) > LONGEST_HEAD:
-            return None
+            return _LET_GO
         root = self._heads.get(head)
         if root is not None:
             self._heads.move_to_end(head)
@@ -229,28 +243,7 @@ class Reader:
 _WEIGHT: Final = 2048
 """What a message costs beside its bytes, in bytes."""
 
+_AROUND: Final = 2000
+"""Bytes of memory that a message takes about, beside twice its raw bytes, once for its texts."""
+
 _LINKS_AT_ONCE: Final = 1024
-
-
-def _linked(before: _Entry | None, entry: _Entry) -> _Entry | None:
-    """The entry, which is known behind the one before it from now on; None where one of them is not kept any more, or
-    it is not plain where the message ends, whatever follows (1 and 12): then none is known behind it either.
-    """
-    if before is None or not before.is_kept:
-        return None
-    if entry.message is None or not entry.message.raw.startswith(b"{"):
-        return None
-    before.follow(entry)
-    return entry
-
-
-def _refuse_many_values(raws: Sequence[bytes]) -> None:
-    if any(rawjson.has_more_values(raw, MOST_VALUES_OF_ONE) for raw in raws):
-        raise rawjson.TooManyValues("too many values in a message")
-    if rawjson.has_more_values(b",".join(raws), MOST_NEW_VALUES):
-        raise rawjson.TooManyValues("too many new values")
-
-
-def _footprint(raw: bytes) -> int:
-    """Bytes of memory for a message, about: its raw bytes, its texts, and the objects around them."""
-    return 2 * len(raw) + 2000

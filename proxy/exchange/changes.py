@@ -6,7 +6,7 @@ switched off by configuration.
 
 import msgspec
 
-from proxy.context.edits import Edits
+from proxy.context.edits import NOTHING, Edits
 from proxy.context.policy import ModelPolicy, UsageMode
 from proxy.wire import chat
 from proxy.wire.chat import ChatRequest
@@ -26,8 +26,7 @@ class Changes(msgspec.Struct, frozen=True):
     @classmethod
     def splicing(cls, request: ChatRequest, policy: ModelPolicy, *, refuses_usage: bool) -> "Changes":
         """Nothing but a request for the stream's usage, where the client made none and the upstream minds none."""
-        wanted = policy.usage is UsageMode.INJECT and not refuses_usage
-        if not wanted or not request.stream or request.wants_usage:
+        if not request.stream or request.wants_usage or refuses_usage or policy.usage is not UsageMode.INJECT:
             return cls({})
         return cls({STREAM_OPTIONS: chat.usage_member(request)}, (USAGE,), True)
 
@@ -42,5 +41,5 @@ class Changes(msgspec.Struct, frozen=True):
 
     def actions(self, edits: Edits) -> str:
         """What was done, as the header and the log say it."""
-        done = edits.actions()
-        return ",".join((done, *self.announced) if done else self.announced) or "none"
+        done = self.announced if edits is NOTHING else (edits.actions(), *self.announced)
+        return ",".join(filter(None, done)) or "none"

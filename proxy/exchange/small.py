@@ -48,7 +48,7 @@ def _fits(known: Sound, terms: Terms, memory: Memory, window: Window) -> bool:
         compact_at=policy.compact_at,
         compact_to=policy.compact_to,
     )
-    most = len(request.body) + int(memory.calibration.line(policy.calibration).offset)
+    most = len(request.body) + int(memory.calibration.offset(policy.calibration))
     is_below = room is not None and most <= room.trigger
     return is_below and most + (request.output_limit or 0) <= window.tokens * SHARE
 

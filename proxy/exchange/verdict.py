@@ -135,7 +135,9 @@ class Verdict(msgspec.Struct, frozen=True):
     @property
     def reported(self) -> int | None:
         """The upstream's own count of the prompt; of several readings of its usage the one nearest our estimate."""
-        readings = self.usage.prompt_readings if self.usage and self.complete else ()
+        if self.usage is None or not self.complete:
+            return None
+        readings = self.usage.prompt_readings
         if len(readings) == 1:
             return readings[0]
         return min(readings, key=lambda tokens: abs(tokens - (self.forwarded or 0)), default=None)

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from proxy.context import conversation, rawjson
-from proxy.context.conversation import Conversation, Kind
+from proxy.context.conversation import Conversation, Kind, Message
 from tests.context.histories import conversations, read
 
 
@@ -144,6 +145,28 @@ def test_b41_any_json_value_in_any_field_gives_a_conversation(messages: list[obj
     talk = conversation.read(raws)
     assert [m.raw for m in talk.messages] == raws
     assert sum(r.stop - r.start for r in talk.rounds) == len(talk.history)
+
+
+@given(st.sampled_from(["user", "tool", "odd"]) | ANY_JSON, st.text(max_size=12) | ANY_JSON, st.booleans())
+def test_a_message_of_a_role_and_a_content_says_the_same_as_one_with_empty_fields_beside_them(
+    role: object, content: object, swapped: bool
+) -> None:
+    plain = {"content": content, "role": role} if swapped else {"role": role, "content": content}
+    empty: dict[str, object] = {"name": "", "refusal": None, "tool_calls": [], "reasoning": ""}
+    one, other = (conversation.read_message(rawjson.encode(fields)) for fields in (plain, {**plain, **empty}))
+    assert structs.replace(one, raw=other.raw) == other
+    assert one.digest == other.digest
+
+
+FEW = st.text(max_size=3)
+
+
+@given(FEW, FEW, FEW, FEW, FEW)
+def test_a_digest_is_that_of_all_that_a_message_says_whether_much_or_little(
+    role: str, text: str, refusal: str, name: str, answers: str
+) -> None:
+    message = Message(b"", Kind.USER, role, text, name=name, answers=answers, refusal=refusal)
+    assert message.digest == conversation.digest_of(role, text, refusal, name, answers, "0", "0")
 
 
 @given(conversations())

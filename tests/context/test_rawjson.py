@@ -1,13 +1,14 @@
 """Documents are split and changed without touching a byte that was not meant."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context import rawjson
-from proxy.context.rawjson import NotJSON
+from proxy.context.rawjson import NotJSON, TooManyValues
 
 VALUES = st.recursive(
     st.none()
@@ -67,6 +68,48 @@ def test_every_occurrence_of_a_repeated_key_is_found(document: bytes) -> None:
     assert [s.key for s in rawjson.spans(document)] == ["a", "a"]
     assert json.loads(rawjson.replace(document, {"a": b"0"})) == {"a": 0}
     assert rawjson.replace(document, {"a": b"0"}) == b'{"a":0,"a":0}'
+
+
+MEMBERS = st.lists(st.tuples(st.text(max_size=2), VALUES), max_size=5)
+SPACES = st.sampled_from(["", " ", "\n\t"])
+
+
+def written(members: Sequence[tuple[str, object]], ascii_only: bool, space: str) -> bytes:
+    """An object with these members, repeated keys included, and with this space wherever some may be."""
+    made = [
+        space.join([json.dumps(key, ensure_ascii=ascii_only), ":", json.dumps(value)])
+        for key, value in members
+    ]
+    return f"{{{space}{f',{space}'.join(made)}{space}}}".encode()
+
+
+@given(MEMBERS, st.booleans(), SPACES)
+def test_distinct_members_are_those_of_the_spans_and_none_where_a_key_is_repeated(
+    members: list[tuple[str, object]], ascii_only: bool, space: str
+) -> None:
+    document = written(members, ascii_only, space)
+    found = rawjson.spans(document)
+    assert [span.key for span in found] == [key for key, _ in members]
+    assert [json.loads(document[s.start : s.stop]) for s in found] == [value for _, value in members]
+    fields = rawjson.distinct(document, 5)
+    if len({key for key, _ in members}) < len(members):
+        assert fields is None
+        return
+    assert fields == {span.key: document[span.start : span.stop] for span in found}
+    assert list(fields) == [key for key, _ in members], "in their order"
+    for span in found:
+        assert rawjson.start_of(span.key, document, fields) == span.start
+
+
+@given(MEMBERS.filter(bool), st.booleans(), SPACES)
+def test_an_object_of_too_many_members_is_not_split(
+    members: list[tuple[str, object]], ascii_only: bool, space: str
+) -> None:
+    document = written(members, ascii_only, space)
+    assert len(rawjson.spans(document, len(members))) == len(members)
+    for split in (rawjson.spans, rawjson.distinct):
+        with pytest.raises(TooManyValues):
+            split(document, len(members) - 1)
 
 
 def test_a_member_that_is_missing_is_put_first() -> None:
