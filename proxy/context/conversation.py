@@ -492,7 +492,7 @@ def _end_of_round(history: Sequence[Message], start: int) -> int:
     ends the search: it is an orphan and a round of its own.
     """
     opener = history[start]
-    if not opener.is_assistant:
+    if opener.kind is not Kind.ASSISTANT:
         return start + 1
     stop = start + 1
     if stop == len(history) or history[stop].is_assistant:

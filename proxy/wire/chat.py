@@ -15,7 +15,7 @@ import msgspec
 from proxy.context import rawjson
 from proxy.context.conversation import Conversation, read_message
 from proxy.context.rawjson import NotJSON, Places
-from proxy.context.reader import Reader
+from proxy.context.reader import NOTHING_KNOWN, Reader
 from proxy.context.steps import AT_ONCE, Steps, at_once
 from proxy.context.summary import Order
 from proxy.wire.usage import Usage, read_usage
@@ -120,7 +120,8 @@ def read(body: bytes, reader: Reader) -> ChatRequest:
 def reading(body: bytes, reader: Reader) -> Steps[ChatRequest]:
     """The request in a body. Raises `NotManaged`."""
     try:
-        known = reader.recognise(body)
+        is_short = len(body) <= reader.short
+        known = NOTHING_KNOWN if is_short else reader.recognise(body)
         rest = body[: known.start] + body[known.stop :] if known.entries else body
         is_large = len(rest) > AT_ONCE
         if is_large:  # what is smaller has fewer values than bytes
@@ -135,7 +136,9 @@ def reading(body: bytes, reader: Reader) -> Steps[ChatRequest]:
             yield
         if len(known.entries) + len(messages) > MOST_MESSAGES:
             raise rawjson.TooManyValues("too many messages")
-        head = known.head or body[: rawjson.start_of("messages", body, fields) + 1]
+        head = known.head
+        if not head and not is_short:
+            head = body[: rawjson.start_of("messages", body, fields) + 1]
         conversation = yield from reader.reading(messages, known, head)
     except rawjson.TooManyValues as cause:
         raise NotManaged("too_many_values") from cause
@@ -169,19 +172,15 @@ def _request(
         places=places,
         model=_name(fields.get("model", b"null")),
         conversation=conversation,
-        extras=_those_of(EXTRAS, fields),
-        reasoning=_those_of(REASONING, fields),
+        extras=tuple(filter(None, map(fields.get, EXTRAS))),  # no raw value is empty
+        reasoning=tuple(filter(None, map(fields.get, REASONING))),
         stream=fields.get("stream") == b"true",
-        wants_usage=_wants_usage(options),
+        wants_usage=bool(options) and _wants_usage(options),
         stream_options=options,
         output_limit=limit,
         output_limit_name=limit_name,
         has_cache_key="prompt_cache_key" in fields,
     )
-
-
-def _those_of(names: Sequence[str], fields: Mapping[str, bytes]) -> tuple[bytes, ...]:
-    return tuple(filter(None, map(fields.get, names)))  # no raw value is empty
 
 
 def _output_limit(fields: Mapping[str, bytes]) -> tuple[str, int | None]:

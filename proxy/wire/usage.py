@@ -91,7 +91,7 @@ _COUNTS = (
 
 def _counts(values: Iterable[object]) -> list[int | None]:
     """Each as a believable number of tokens, None where it is none."""
-    counts = list[int | None]()
+    counts: list[int | None] = []
     for value in values:
         number = value if value is None or type(value) is int else _whole(value)
         counts.append(number if number is not None and 0 <= number <= _MOST_TOKENS else None)

@@ -55,16 +55,16 @@ def read(body: bytes, by: Reader) -> ChatRequest | str:
         return odd.reason
 
 
-@given(bodies())
-def test_a_body_means_the_same_whatever_was_read_before(many: Sequence[bytes]) -> None:
-    by = Reader()
+@given(bodies(), st.sampled_from([0, 40, reader.SHORT]))
+def test_a_body_means_the_same_whatever_was_read_before(many: Sequence[bytes], short: int) -> None:
+    by = Reader(short=short)
     for body in (*many, *many):
         assert read(body, by) == read(body, Reader())
 
 
 @given(bodies())
 def test_what_is_changed_in_a_recognised_body_is_what_is_changed_in_any(many: Sequence[bytes]) -> None:
-    by = Reader()
+    by = Reader(short=0)
     for body in (*many, *many):
         found = read(body, by)
         if isinstance(found, ChatRequest):
@@ -74,9 +74,27 @@ def test_what_is_changed_in_a_recognised_body_is_what_is_changed_in_any(many: Se
 
 @given(bodies())
 def test_what_was_forgotten_is_read_anew(many: Sequence[bytes]) -> None:
-    by = Reader(most_bytes=4500)  # two messages
+    by = Reader(most_bytes=4500, short=0)  # two messages
     for body in (*many, *many):
         assert read(body, by) == read(body, Reader())
+
+
+@given(bodies())
+def test_a_short_body_is_neither_recognised_nor_known_as_a_beginning(many: Sequence[bytes]) -> None:
+    by = Reader()
+    for body in (*many, *many):
+        assert len(body) < by.short
+        assert read(body, by) == read(body, Reader(short=0))
+        assert not by.recognise(body).entries
+
+
+def test_a_conversation_that_was_short_is_recognised_once_it_is_long() -> None:
+    by, talk, known = Reader(), growing(100), []
+    for body in talk:
+        known.append(len(by.recognise(body).entries))
+        chat.read(body, by)
+    short = sum(len(body) <= by.short for body in talk)
+    assert known == [*[0] * (short + 1), *range(short + 1, len(talk))]
 
 
 def growing(turns: int, head: bytes = b'{"messages":[') -> list[bytes]:
@@ -85,7 +103,7 @@ def growing(turns: int, head: bytes = b'{"messages":[') -> list[bytes]:
 
 
 def test_of_a_conversation_that_has_grown_only_what_is_new_is_not_recognised() -> None:
-    by, talk = Reader(), growing(20)
+    by, talk = Reader(short=0), growing(20)
     for before, body in pairwise(talk):
         chat.read(before, by)
         known = by.recognise(body)
@@ -94,7 +112,7 @@ def test_of_a_conversation_that_has_grown_only_what_is_new_is_not_recognised() -
 
 
 def test_a_conversation_that_leaves_an_earlier_one_is_recognised_up_to_there() -> None:
-    by = Reader()
+    by = Reader(short=0)
     chat.read(b'{"messages":[{"a":1},{"b":2},{"c":3}]}', by)
     chat.read(b'{"messages":[{"a":1},{"x":2}]}', by)
     for body, many in (
@@ -106,14 +124,14 @@ def test_a_conversation_that_leaves_an_earlier_one_is_recognised_up_to_there() -
 
 @pytest.mark.parametrize("other", [b'{"n":1,"messages":[', b'{"messages": ['])
 def test_behind_another_head_nothing_is_recognised(other: bytes) -> None:
-    by = Reader()
+    by = Reader(short=0)
     for body in growing(3):
         chat.read(body, by)
     assert not by.recognise(growing(3, other)[-1]).entries
 
 
 def test_a_list_of_the_same_name_that_stands_deeper_is_not_taken_for_the_messages() -> None:
-    body, by = b'{"user":{"messages":[{"a":1},{"b":2}]},"messages":[{"a":1}]}', Reader()
+    body, by = b'{"user":{"messages":[{"a":1},{"b":2}]},"messages":[{"a":1}]}', Reader(short=0)
     for _ in range(2):
         assert len(chat.read(body, by).conversation.messages) == 1
         assert not by.recognise(body).entries
@@ -121,7 +139,7 @@ def test_a_list_of_the_same_name_that_stands_deeper_is_not_taken_for_the_message
 
 @pytest.mark.parametrize(("begins", "most"), [("", reader.MOST_FOLLOWERS), ("x" * 200, reader.MOST_ALIKE)])
 def test_of_many_conversations_with_one_beginning_the_newest_are_recognised(begins: str, most: int) -> None:
-    by = Reader()
+    by = Reader(short=0)
     many = [
         json.dumps({"messages": [{"s": 0}, {"u": f"{begins}{number}"}]}).encode()
         for number in range(most + 10)
@@ -164,7 +182,7 @@ def kept(by: Reader) -> int:
 
 
 def test_what_was_let_go_is_kept_by_nothing_that_came_before_it() -> None:
-    by, bound = Reader(most_bytes=200_000), 100_000
+    by, bound = Reader(most_bytes=200_000, short=0), 100_000
     for fork in range(40):
         talk = [b'{"system":"s"}', *(b'{"%d":"%b"}' % (fork, b"x" * (2000 + turn)) for turn in range(20))]
         for turn in range(len(talk)):

@@ -43,7 +43,7 @@ def same(one: object, other: object) -> bool:
 
 def request(data: bytes) -> Hashable:
     """A body is a chat request that can be put together again, or is none; the same however often it is read."""
-    reader = Reader()
+    reader = Reader(short=0)
     try:
         read = chat.read(data, reader)
     except NotManaged as odd:
