@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from proxy.context import budget, calibration, checkpoint, own_summary, pins, planner, rawjson, summary, view
 from proxy.context.budget import Budget, Window
 from proxy.context.calibration import Anchor, Expected, Prompt, Report
-from proxy.context.conversation import Conversation
+from proxy.context.conversation import Conversation, Message
 from proxy.context.edits import NOTHING, Edits, encode
 from proxy.context.planner import Plan
 from proxy.context.policy import CacheKey, Count, Mode
@@ -121,14 +121,22 @@ def sound(request: ChatRequest, terms: Terms) -> Generator[Pause, Outcome, Sound
         conversation, repaired = repair(conversation, terms.policy.orphans)
     seed = checkpoint.seed(terms.tenant, terms.upstream, request.model)
     history = conversation.history
-    if len(history) > LINKS_AT_ONCE:
-        yield PAUSE
-    names = checkpoint.chain(history[:LINKS_AT_ONCE], seed)
-    for start in range(LINKS_AT_ONCE, len(history), LINKS_AT_ONCE):
-        yield PAUSE
-        names += checkpoint.chain(history[start : start + LINKS_AT_ONCE], bytes.fromhex(names[-1]))
+    if len(history) <= LINKS_AT_ONCE:
+        names = checkpoint.chain(history, seed)
+    else:
+        names = yield from _chained(history, seed)
     stop = conversation.first_stop
     return Sound(request, conversation, names, names[stop - 1] if stop else "", seed.hex(), repaired)
+
+
+def _chained(history: Sequence[Message], seed: bytes) -> Generator[Pause, Outcome, tuple[str, ...]]:
+    """The names of a long history's prefixes."""
+    names: list[str] = []
+    for start in range(0, len(history), LINKS_AT_ONCE):
+        yield PAUSE
+        link = bytes.fromhex(names[-1]) if names else seed
+        names += checkpoint.chain(history[start : start + LINKS_AT_ONCE], link)
+    return tuple(names)
 
 
 def _remembering(count: Callable[[str], int]) -> Callable[[str], int]:
