@@ -133,10 +133,12 @@ def start_of(key: str, document: bytes, fields: Mapping[str, bytes]) -> int:
 class Places(msgspec.Struct, frozen=True, dict=True, eq=False):
     """Where the values of an object's members stand, found when it is asked for: most objects are left as they are.
 
-    `document[start:stop]` is left out of the search: elements of an array, with their commas.
+    `names` are those of the members. `document[start:stop]` is left out of the search: elements of an array, with their
+    commas.
     """
 
     document: bytes
+    names: tuple[str, ...]
     start: int = 0
     stop: int = 0
 
@@ -153,6 +155,11 @@ class Places(msgspec.Struct, frozen=True, dict=True, eq=False):
         ]
         return tuple(moved)
 
+    def exchanged(self, values: Mapping[str, bytes]) -> bytes:
+        """The object with the values of these members exchanged, as by `replace`."""
+        is_found = not values.keys().isdisjoint(self.names)  # else nothing is looked for
+        return _exchanged(self.document, self.found if is_found else (), values, is_empty=not self.names)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Places) and self.found == other.found
 
@@ -165,18 +172,21 @@ def replace(document: bytes, values: Mapping[str, bytes]) -> bytes:
 
     Every other byte stays. Of a repeated key each occurrence is exchanged, so that no reader sees the old value.
     """
-    return exchanged(document, spans(document), values)
+    found = spans(document)
+    return _exchanged(document, found, values, is_empty=not found)
 
 
-def exchanged(document: bytes, found: Sequence[Span], values: Mapping[str, bytes]) -> bytes:
-    """The same where the places of the members are known."""
+def _exchanged(
+    document: bytes, found: Sequence[Span], values: Mapping[str, bytes], *, is_empty: bool
+) -> bytes:
+    """The same where the places of the members that it has of these are known."""
     pieces: list[bytes | memoryview] = []
     position = document.index(b"{") + 1
     whole = memoryview(document)  # of a long document each piece is copied once
     pieces.append(whole[:position])
     missing = [key for key in values if all(span.key != key for span in found)]
     added = b",".join(encode(key) + b":" + values[key] for key in missing)
-    pieces.append(added + b"," if added and found else added)
+    pieces.append(added if is_empty or not added else added + b",")
     for span in found:
         if span.key in values:
             pieces += (whole[position : span.start], values[span.key])

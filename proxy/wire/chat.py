@@ -144,7 +144,7 @@ def reading(body: bytes, reader: Reader) -> Steps[ChatRequest]:
         raise NotManaged("too_many_values") from cause
     except NotJSON as cause:
         raise NotManaged("not_json") from cause
-    return _request(body, Places(body, known.start, known.stop), fields, conversation)
+    return _request(body, Places(body, tuple(fields), known.start, known.stop), fields, conversation)
 
 
 def _fields(body: bytes) -> dict[str, bytes]:
@@ -213,7 +213,7 @@ def _wants_usage(options: bytes) -> bool:
 
 def with_members(request: ChatRequest, changed: Mapping[str, bytes]) -> bytes:
     """The client's bytes with these members exchanged or added; the very bytes when there are none."""
-    return rawjson.exchanged(request.body, request.places.found, changed) if changed else request.body
+    return request.places.exchanged(changed) if changed else request.body
 
 
 def messages_member(view: Conversation) -> bytes:
