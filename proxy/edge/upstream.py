@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 import aiohttp
+import msgspec
 from aiohttp import StreamReader, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import RawResponseMessage
@@ -197,7 +198,7 @@ class Upstream:
         """
         if self._mark is not None:
             fields = self._mark(fields)
-        call = _Call(method, url, fields, body, self._idle, self._heads)
+        call = _Call(method, *_parted(url), fields, body, self._idle, self._heads)
         taken = self._connections.kept(call.origin) or await self._opened(call, closes=False)
         try:
             reply = await call.on(taken)
@@ -218,7 +219,7 @@ class Upstream:
         """
         if self._mark is not None:
             fields = self._mark(fields)
-        call = _Call("GET", url, fields, None, self._idle, self._heads)
+        call = _Call("GET", *_parted(url), fields, None, self._idle, self._heads)
         reply = await call.on(await self._opened(call, closes=True))
         if reply.status == 101 and not (reply.switched().upgraded and asks_for_websocket(reply.headers)):
             reply.close()
@@ -239,36 +240,36 @@ class _Dropped(UpstreamUnreachable):
     """The connection went away before anything was answered."""
 
 
-class _Call:
-    """What is asked of the upstream, once or twice."""
+def _parted(url: str) -> tuple[str, str]:
+    """A URL's origin and target."""
+    start = url.find("/", url.find("://") + 3)
+    return (url, "/") if start < 0 else (url[:start], url[start:])
 
-    __slots__ = ("_body", "_fields", "_heads", "_idle", "_method", "_target", "origin")
 
-    def __init__(
-        self, method: str, url: str, fields: RawHeaders, body: Body, idle: float, heads: Heads
-    ) -> None:
-        start = url.find("/", url.find("://") + 3)
-        self.origin, target = (url, "") if start < 0 else (url[:start], url[start:])
-        self._method = method
-        self._target = target or "/"
-        self._fields = fields
-        self._body = body
-        self._idle = idle
-        self._heads = heads
+class _Call(msgspec.Struct, frozen=True):
+    """What is asked of the upstream, once or twice; `heads` makes those of its answers."""
+
+    method: str
+    origin: str
+    target: str
+    fields: RawHeaders
+    body: Body
+    idle: float
+    heads: Heads
 
     async def on(self, taken: Taken) -> Reply:
         """Send it on this connection, and wait for the head of the answer."""
         reply: Reply | None = None
         sending: asyncio.Task[None] | None = None
         try:
-            taken.line.expect(has_body=self._method != hdrs.METH_HEAD, idle=self._idle)
+            taken.line.expect(has_body=self.method != hdrs.METH_HEAD, idle=self.idle)
             sending = self._send(taken)
             message, content = await taken.line.read()
             while 100 <= message.code < 200 and message.code != 101:  # interim answers are for this hop
                 if sending is None or sending.done():
                     taken.line.go_on()
                 message, content = await taken.line.read()
-            reply = Reply(message, content, taken, sending, self._heads)
+            reply = Reply(message, content, taken, sending, self.heads)
         except _FOREIGN as cause:
             if isinstance(cause.__cause__, ClientStalled):  # it ended the call where its body was read
                 raise cause.__cause__ from None
@@ -281,48 +282,48 @@ class _Call:
 
     def _send(self, taken: Taken) -> "asyncio.Task[None] | None":
         """Write the request; what still writes of it, where that takes its time."""
-        transport, body = taken.line.transport, self._body
+        transport, body = taken.line.transport, self.body
         if transport is None:
             raise aiohttp.ServerDisconnectedError
         if isinstance(body, Upload):
-            is_chunked = headers.find(self._fields, b"content-length") is None
+            is_chunked = headers.find(self.fields, b"content-length") is None
             head = self._head(taken, b"Transfer-Encoding: chunked\r\n" if is_chunked else b"")
             whole = body.at_once()
             if whole is None:
                 pieces = _chunked(body.pieces()) if is_chunked else body.pieces()
-                return asyncio.create_task(_poured(head, pieces, taken.line, self._idle))
+                return asyncio.create_task(_poured(head, pieces, taken.line, self.idle))
             body = _chunk(whole) + _LAST_CHUNK if is_chunked else whole
         else:
             head, body = self._head(taken, b"" if body is not None else self._none_said()), body or b""
         if len(head) + len(body) > _AT_ONCE:
-            return asyncio.create_task(_poured(head, _pieces(body), taken.line, self._idle))
+            return asyncio.create_task(_poured(head, _pieces(body), taken.line, self.idle))
         transport.write(head + body)
         taken.line.start_timeout()
         return None
 
     def _none_said(self) -> bytes:
         """That there is no body, where one is usual (RFC 9110 section 8.6)."""
-        is_usual = self._method not in _BODILESS and headers.find(self._fields, b"content-length") is None
+        is_usual = self.method not in _BODILESS and headers.find(self.fields, b"content-length") is None
         return b"Content-Length: 0\r\n" if is_usual else b""
 
     def _head(self, taken: Taken, framing: bytes) -> bytes:
         place = taken.place
         # What is not UTF-8 in a target came to us so decoded, and goes on as the bytes that it was.
-        target = self._target.encode("utf-8", "surrogateescape")
+        target = self.target.encode("utf-8", "surrogateescape")
         beside = [framing] if framing else []
         if place.credential:
             beside.append(b"Proxy-Authorization: %b\r\n" % place.credential)
-        if taken.closes and headers.find(self._fields, b"connection") is None:
+        if taken.closes and headers.find(self.fields, b"connection") is None:
             beside.append(b"Connection: close\r\n")
         head = b"%b %b%b HTTP/1.1\r\nHost: %b\r\n%b%b" % (
-            self._method.encode(),
+            self.method.encode(),
             place.prefix,
             target,
             place.host,
-            headers.lines(self._fields),
+            headers.lines(self.fields),
             b"".join(beside),
         )
-        if not head.count(b"\r") == head.count(b"\n") == 2 + len(self._fields) + len(beside):
+        if not head.count(b"\r") == head.count(b"\n") == 2 + len(self.fields) + len(beside):
             raise ValueError("A line break in a field would begin another field.")
         return head + b"\r\n"
 

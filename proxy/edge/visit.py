@@ -8,7 +8,6 @@ requests at once; no answer waits for it.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -46,8 +45,7 @@ _NOBODY: Final = Admitted(())
 """Who has not been let in yet."""
 
 
-@dataclass(slots=True)
-class Visit:
+class Visit(msgspec.Struct):
     """One request.
 
     reason     why it ended otherwise than by an answer of the upstream's, a fixed word, or empty
@@ -90,7 +88,7 @@ class Visit:
     plain: bytes = b""
     conversation: str = ""
     span: "Span | None" = None
-    spent: dict[str, float] = field(default_factory=dict)
+    spent: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def method(self) -> str:
