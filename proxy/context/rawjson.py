@@ -28,6 +28,9 @@ _OPENING = (ord("{"), ord("["))
 _CLOSING = (ord("}"), ord("]"))
 
 
+_COPIED = 64 * 1024
+"""Bytes of a document up to which a copy to compare with takes less time than looking for the places of its members."""
+
 _QUOTES_A_VALUE = 4  # a key and a text
 
 
@@ -102,7 +105,10 @@ def spans(document: bytes, most: int | None = None) -> list[Span]:
 
     Raises `NotJSON`, and `TooManyValues` for more than `most` members.
     """
-    known = _split(document)
+    return _spans(document, _split(document), most)
+
+
+def _spans(document: bytes, known: Mapping[str, bytes], most: int | None = None) -> list[Span]:
     if _is_compact(document, known) and (most is None or len(known) <= most):
         return _compact_spans(known)
     found = list(islice(_scan_members(document, known), None if most is None else most + 1))
@@ -117,17 +123,16 @@ def distinct(document: bytes, most: int) -> dict[str, bytes] | None:
     Raises `NotJSON`, and `TooManyValues` for more than `most` members.
     """
     known = _split(document)
-    if len(known) <= most and _is_compact(document, known):
+    if len(known) <= most and (_is_compact(document, known) or _is_spaced(document, known)):
         return known
-    found = spans(document, most)
+    found = _spans(document, known, most)
     fields = {span.key: document[span.start : span.stop] for span in found}
     return fields if len(fields) == len(found) else None
 
 
 def start_of(key: str, document: bytes, fields: Mapping[str, bytes]) -> int:
     """Where the value of this member begins, in an object that has just these."""
-    found = _compact_spans(fields) if _is_compact(document, fields) else spans(document)
-    return next(span.start for span in found if span.key == key)
+    return next(span.start for span in _spans(document, fields) if span.key == key)
 
 
 class Places(msgspec.Struct, frozen=True, dict=True, eq=False):
@@ -254,6 +259,14 @@ def _is_compact(document: bytes, known: Mapping[str, bytes]) -> bool:
     """
     # Beside each key and value two quotes, a colon, and a comma or the opening bracket; behind all the closing one.
     return sum(map(len, (*known, *known.values()))) + 4 * len(known) + 1 == len(document)
+
+
+def _is_spaced(document: bytes, known: Mapping[str, bytes]) -> bool:
+    """Whether an object is written as Python's `json` does, which many clients use, and with plain keys, each once."""
+    if len(document) > _COPIED:
+        return False
+    members = [b'"%b": %b' % (key.encode(), raw) for key, raw in known.items()]
+    return document == b"{%b}" % b", ".join(members)
 
 
 def _compact_spans(known: Mapping[str, bytes]) -> list[Span]:

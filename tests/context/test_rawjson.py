@@ -71,23 +71,21 @@ def test_every_occurrence_of_a_repeated_key_is_found(document: bytes) -> None:
 
 
 MEMBERS = st.lists(st.tuples(st.text(max_size=2), VALUES), max_size=5)
-SPACES = st.sampled_from(["", " ", "\n\t"])
+SPACES = st.sampled_from([("", ",", ":"), ("", ", ", ": "), (" ", " , ", " : "), ("\n", ",\n\t", ":")])
 
 
-def written(members: Sequence[tuple[str, object]], ascii_only: bool, space: str) -> bytes:
-    """An object with these members, repeated keys included, and with this space wherever some may be."""
-    made = [
-        space.join([json.dumps(key, ensure_ascii=ascii_only), ":", json.dumps(value)])
-        for key, value in members
-    ]
-    return f"{{{space}{f',{space}'.join(made)}{space}}}".encode()
+def written(members: Sequence[tuple[str, object]], ascii_only: bool, spaces: tuple[str, str, str]) -> bytes:
+    """An object with these members, repeated keys included; the spaces are those within the braces and between."""
+    within, comma, colon = spaces
+    made = [json.dumps(key, ensure_ascii=ascii_only) + colon + json.dumps(value) for key, value in members]
+    return f"{{{within}{comma.join(made)}{within}}}".encode()
 
 
-@given(MEMBERS, st.booleans(), SPACES)
+@given(members=MEMBERS, spaces=SPACES, ascii_only=st.booleans())
 def test_distinct_members_are_those_of_the_spans_and_none_where_a_key_is_repeated(
-    members: list[tuple[str, object]], ascii_only: bool, space: str
+    members: list[tuple[str, object]], ascii_only: bool, spaces: tuple[str, str, str]
 ) -> None:
-    document = written(members, ascii_only, space)
+    document = written(members, ascii_only, spaces)
     found = rawjson.spans(document)
     assert [span.key for span in found] == [key for key, _ in members]
     assert [json.loads(document[s.start : s.stop]) for s in found] == [value for _, value in members]
@@ -101,11 +99,11 @@ def test_distinct_members_are_those_of_the_spans_and_none_where_a_key_is_repeate
         assert rawjson.start_of(span.key, document, fields) == span.start
 
 
-@given(MEMBERS.filter(bool), st.booleans(), SPACES)
+@given(members=MEMBERS.filter(bool), spaces=SPACES, ascii_only=st.booleans())
 def test_an_object_of_too_many_members_is_not_split(
-    members: list[tuple[str, object]], ascii_only: bool, space: str
+    members: list[tuple[str, object]], ascii_only: bool, spaces: tuple[str, str, str]
 ) -> None:
-    document = written(members, ascii_only, space)
+    document = written(members, ascii_only, spaces)
     assert len(rawjson.spans(document, len(members))) == len(members)
     for split in (rawjson.spans, rawjson.distinct):
         with pytest.raises(TooManyValues):
