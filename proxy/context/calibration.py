@@ -18,6 +18,9 @@ from dataclasses import dataclass, replace
 from math import exp, isfinite
 from typing import TypeGuard
 
+import msgspec
+from msgspec import structs
+
 from proxy.context import trail
 from proxy.context.trail import Curve, Trail
 
@@ -161,8 +164,7 @@ class Report:
         return self.prompt.whole if self.prompt else self.raw
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(msgspec.Struct, frozen=True):
     """What the upstream counted of a conversation's last prompt; `raw`, our estimate, is 0 while no count is believed.
 
     tip      the chain's name of the history that it was made of
@@ -285,7 +287,7 @@ def follow(known: Calibration, anchor: Anchor, report: Report, policy: Calibrati
     still = anchor.still + _tells_a_cut(anchor, raw, tokens)
     if not is_still or _tells_none(anchor, raw, tokens):
         still = 0
-    anchor = replace(anchor, still=still, last=tokens, last_raw=raw)
+    anchor = structs.replace(anchor, still=still, last=tokens, last_raw=raw)
     if is_still:
         return anchor
     anchor = _raised(anchor, raw, tokens)
@@ -295,8 +297,8 @@ def follow(known: Calibration, anchor: Anchor, report: Report, policy: Calibrati
         odd = anchor.odd + 1 if _agrees(*before, tokens, raw) else 1
         within = policy.lowest <= tokens / raw <= policy.highest
         if odd < ENOUGH or not within:
-            return replace(anchor, odd=odd, odd_reported=tokens, odd_raw=raw)
-        anchor = replace(anchor, raw=0.0, reported=0.0, growth=0.0, grown=0.0, trail=())
+            return structs.replace(anchor, odd=odd, odd_reported=tokens, odd_raw=raw)
+        anchor = structs.replace(anchor, raw=0.0, reported=0.0, growth=0.0, grown=0.0, trail=())
     return _moved(known, anchor, report, policy)
 
 
@@ -321,7 +323,7 @@ def refused(known: Calibration, anchor: Anchor, report: Report, policy: Calibrat
     walked = _moved(known, anchor, report, policy).trail
     begun = Anchor(anchor.tip, anchor.mark, report.raw, report.tokens, trail=walked)
     cut = expect(known, begun, policy, report.prompt).cut
-    return begun if report.tokens <= AGREE * cut.tokens(report.raw) else replace(begun, trail=())
+    return begun if report.tokens <= AGREE * cut.tokens(report.raw) else structs.replace(begun, trail=())
 
 
 def _moved(known: Calibration, anchor: Anchor, report: Report, policy: CalibrationPolicy) -> Anchor:
@@ -332,7 +334,7 @@ def _moved(known: Calibration, anchor: Anchor, report: Report, policy: Calibrati
     if tells:
         kept = exp(-appended / (HORIZON * anchor.raw + _SHORTEST_HORIZON))
         growth, grown = growth * kept + told, grown * kept + appended
-    moved = replace(
+    moved = structs.replace(
         anchor,
         raw=raw,
         reported=tokens,
@@ -344,7 +346,7 @@ def _moved(known: Calibration, anchor: Anchor, report: Report, policy: Calibrati
     )
     is_cut = expect(known, anchor, policy, report.prompt).is_cut(raw)
     rate = told / appended if tells and not is_cut else _slope(moved, known.line(policy), policy)
-    return replace(moved, trail=_walked(anchor, report, rate))
+    return structs.replace(moved, trail=_walked(anchor, report, rate))
 
 
 def _walked(anchor: Anchor, report: Report, rate: float) -> Trail:
@@ -357,7 +359,9 @@ def _walked(anchor: Anchor, report: Report, rate: float) -> Trail:
 def _raised(anchor: Anchor, raw: float, reported: float) -> Anchor:
     """The anchor with its peak, after an answer that did not stand still."""
     was_cut = raw < anchor.peak_raw * SHRUNK
-    return replace(anchor, peak=reported, peak_raw=raw) if was_cut or reported > anchor.peak else anchor
+    return (
+        structs.replace(anchor, peak=reported, peak_raw=raw) if was_cut or reported > anchor.peak else anchor
+    )
 
 
 _LEAST_GROWTH = 50

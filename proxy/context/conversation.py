@@ -128,14 +128,19 @@ class Message(msgspec.Struct, frozen=True, dict=True):
 
         Found once: a message that is sent again mostly stands behind the same ones.
         """
-        links: dict[bytes, tuple[bytes, str]] = vars(self).setdefault("links", {})
-        known = links.get(before)
-        if known is None:
-            link = hashlib.blake2b(before + self.digest, digest_size=16).digest()
-            if len(links) >= _MOST_LINKS:
-                links.clear()
-            known = links[before] = (link, link.hex())
+        try:
+            known: tuple[bytes, str] = self.__dict__["links"][before]
+        except KeyError:
+            known = self._linked(before)
         return known
+
+    def _linked(self, before: bytes) -> tuple[bytes, str]:
+        link = hashlib.blake2b(before + self.digest, digest_size=16).digest()
+        links: dict[bytes, tuple[bytes, str]] = self.__dict__.setdefault("links", {})
+        if len(links) >= _MOST_LINKS:
+            links.clear()
+        links[before] = made = (link, link.hex())
+        return made
 
     @cached_property
     def around_content(self) -> tuple[bytes, bytes] | None:

@@ -184,7 +184,7 @@ class Case:
     @property
     def begun_anchor(self) -> Anchor:
         """The anchor as it goes on with this request, before anything is counted of it."""
-        return replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
+        return structs.replace(self.anchor or Anchor("", self.sound.mark), tip=self.chain[-1])
 
     @cached_property
     def prompt(self) -> Prompt:
