@@ -343,14 +343,11 @@ async def _poured(head: bytes, pieces: AsyncIterator[bytes], line: Line, idle: f
     transport.set_write_buffer_limits(high=1, low=0)  # with a TLS connection 0 would be over its limit too
     is_written = False
     try:
-        piece: bytes | None = b""
-        while piece is not None:
-            piece = await anext(pieces, None)
-            await line.hear()
-            transport.write(head + (piece or b""))
+        async for piece in pieces:
+            await _put(head + piece, transport, line, idle)
             head = b""
-            async with asyncio.timeout(idle):
-                await line.drain()
+        if head:
+            await _put(head, transport, line, idle)
         line.start_timeout()
         is_written = True
     except TimeoutError as cause:
@@ -360,6 +357,17 @@ async def _poured(head: bytes, pieces: AsyncIterator[bytes], line: Line, idle: f
     finally:
         if not is_written:
             transport.abort()
+
+
+async def _put(data: bytes, transport: asyncio.Transport, line: Line, idle: float) -> None:
+    """Write these bytes, and wait until the kernel has taken them. Raises TimeoutError and OSError."""
+    await line.hear()
+    transport.write(data)
+    if line.writing_paused:
+        async with asyncio.timeout(idle):
+            await line.drain()
+    else:  # all of it was taken at once, and no timer is set
+        await line.drain()
 
 
 def _give_up(sending: "asyncio.Task[None] | None") -> None:
