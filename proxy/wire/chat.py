@@ -140,11 +140,12 @@ def reading(body: bytes, reader: Reader) -> Steps[ChatRequest]:
         if not head and not is_short:
             head = body[: rawjson.start_of("messages", body, fields) + 1]
         conversation = yield from reader.reading(messages, known, head)
+        places = Places(body, tuple(fields), known.start, known.stop)
+        return _request(body, places, fields, conversation)
     except rawjson.TooManyValues as cause:
         raise NotManaged("too_many_values") from cause
     except NotJSON as cause:
         raise NotManaged("not_json") from cause
-    return _request(body, Places(body, tuple(fields), known.start, known.stop), fields, conversation)
 
 
 def _fields(body: bytes) -> dict[str, bytes]:

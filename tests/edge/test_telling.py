@@ -115,6 +115,14 @@ async def test_b130_a_bypass_is_told_by_its_reason() -> None:
     assert (event["reason"], event["status"]) == ("not_json", 200)
 
 
+@pytest.mark.parametrize("member", [b"model", b"max_tokens"])
+async def test_b130_a_member_that_no_reader_takes_is_no_fault_of_ours(member: bytes) -> None:
+    digits = b"9" * 5000  # JSON as such, and more of them than a number is read of
+    answer, event, _ = await one(b'{"%b":%b,"messages":[{"role":"user","content":"x"}]}' % (member, digits))
+    assert event["reason"] == "not_json"
+    assert answer.header("x-context-actions") is None
+
+
 async def test_b106_of_a_client_that_left_all_is_told_that_was_known() -> None:
     slow = json_answer(WHOLE).pausing(20, asyncio.Event())
     async with (
