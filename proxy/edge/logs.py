@@ -74,7 +74,7 @@ def build(options: LogOptions, stream: TextIO | None = None) -> FilteringBoundLo
     console = options.format is LogFormat.CONSOLE or (options.format is LogFormat.AUTO and target.isatty())
     shown = (structlog.dev.ConsoleRenderer(colors=target.isatty(), sort_keys=False),)
     logger: FilteringBoundLogger = structlog.wrap_logger(
-        structlog.WriteLogger(target),
+        _Writer(target),
         processors=[
             _time_of_day if console else _Stamp(),
             _exceptions_as_places,
@@ -83,6 +83,17 @@ def build(options: LogOptions, stream: TextIO | None = None) -> FilteringBoundLo
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[options.level]),
     ).bind()  # or the library would make it anew for every event
     return logger
+
+
+class _Writer(structlog.WriteLogger):
+    """Writes lines. That a pipe is read by nobody any more, or a disk is full, is no fault of what was to be told."""
+
+    def msg(self, message: str) -> None:
+        """Write one, where that is possible."""
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warning = error = critical = msg
 
 
 class _Lines:

@@ -31,10 +31,11 @@ FREE_PORT = Address("127.0.0.1", 0)
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a composition root hands over beside the parts that serve: the metrics, and whether the store answers."""
+    """What a composition root hands over beside the parts that serve: metrics, whether the store answers, the log."""
 
     metrics: Metrics = field(default_factory=Metrics)
     store_answers: Callable[[], bool] = lambda: True
+    written: io.StringIO = field(default_factory=io.StringIO)
 
 
 class Lettered:
@@ -101,14 +102,13 @@ async def proxied(
         log=LogOptions(LogLevel.DEBUG, LogFormat.JSON),
         **fields,
     )
-    written = io.StringIO()
     tokenizer, remembers = parts or (Lettered(), memories())
     watched = watched or Watched()
-    log = logs.build(config.log, written)
+    log = logs.build(config.log, watched.written)
     whole = Parts(tokenizer, lambda upstream: remembers, log, watched.metrics, watched.store_answers)
     try:
         async with running(config, whole, grace=grace) as url:
-            yield Proxied(url, written, whole.afterwards)
+            yield Proxied(url, watched.written, whole.afterwards)
     finally:
         if isinstance(remembers, Memories):
             await remembers.close()

@@ -15,7 +15,7 @@ from proxy.config import Upstream as UpstreamOptions
 from proxy.context.conversation import Message
 from proxy.context.tokens import Size
 from proxy.edge import logs
-from tests.edge.proxied import Lettered, memories, proxied
+from tests.edge.proxied import Lettered, Watched, memories, proxied
 from tests.peers import upstream as peers
 from tests.peers.client import RawClient
 from tests.peers.upstream import Answer, Cut, Framing, ScriptedUpstream, bytes_answer, json_answer, raw_answer
@@ -43,6 +43,31 @@ def written(level: LogLevel = LogLevel.DEBUG, form: LogFormat = LogFormat.JSON) 
     """A log, and where it writes."""
     stream = io.StringIO()
     return logs.build(LogOptions(level, form), stream), stream
+
+
+class Unread(io.StringIO):
+    """A pipe that nobody reads any more."""
+
+    def flush(self) -> None:
+        """Fail, as the kernel has it."""
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.CONSOLE])
+async def test_a_log_that_cannot_be_written_is_no_fault_of_who_writes_it(form: LogFormat) -> None:
+    logs.build(LogOptions(LogLevel.INFO, form), Unread()).error("listening", url="http://h")
+
+
+async def test_where_the_log_cannot_be_written_requests_are_answered_and_counted_all_the_same() -> None:
+    async with (
+        ScriptedUpstream([json_answer({})]) as upstream,
+        proxied(upstream.url, watched=Watched(written=Unread())) as proxy,
+        RawClient(proxy.url) as client,
+    ):
+        await client.get("/v1/models")
+        health, metrics = await client.get("/-/healthz"), await client.get("/-/metrics")
+    assert health.status == 200
+    assert b"\ntransom_requests_in_flight 0.0\n" in metrics.body
 
 
 VALUES = [
