@@ -94,9 +94,9 @@ class Names:
         """Which fields go on by a rule, by their places; worked out once."""
         passing = self._passing.get((rule, how))
         if passing is None:
-            passing = rule(self, *how)
-            if len(self._passing) < _MOST_WAYS:
-                self._passing[rule, how] = passing
+            if len(self._passing) >= _MOST_WAYS:
+                self._passing.clear()  # who lists odd fields in `Connection` would else take all places for ever
+            passing = self._passing[rule, how] = rule(self, *how)
         return passing
 
 

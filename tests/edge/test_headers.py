@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from proxy.edge import headers
-from proxy.edge.headers import Base, Fields, Heads
+from proxy.edge.headers import Base, Fields, Heads, Names
 
 CLIENT = (
     (b"Host", b"proxy:8787"),
@@ -163,6 +163,19 @@ def test_heads_with_the_same_names_go_on_each_as_its_own_values_say(many: int) -
             assert headers.for_upstream(raw, length=7)[0] == (b"Content-Length", b"7")
             assert headers.for_client(raw, keep_length=False) == headers.lines([*beside, *named])
             assert (headers.find(raw, b"x-a"), headers.every(raw, b"x-a")) == (value, [value, b"2"])
+
+
+def test_what_is_worked_out_of_names_is_worked_out_once_also_after_many_odd_ones() -> None:
+    worked_out: list[object] = []
+
+    def rule(names: Names, how: object) -> list[bool]:
+        worked_out.append(how)
+        return [True] * len(names.lower)
+
+    names = Names(b"Connection:X-A")
+    for way in [*range(100), *["usual"] * 5]:
+        assert names.passing(rule, way) == [True, True]
+    assert worked_out == [*range(100), "usual"]
 
 
 CHAT = "/chat/completions"
