@@ -8,16 +8,20 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from tests.conftest import ROOT
+from tests.peers.client import RawClient
 
 PATIENCE: Final = 60.0
 """Seconds that it may take to listen, to say what is waited for, and to end."""
+
+_OWN: Final = "/-/state"
+"""An endpoint of the proxy's own, of which every request is in the log."""
 
 
 @dataclass(eq=False)
@@ -39,8 +43,21 @@ class Program:
 
     async def until(self, name: str, times: int = 1) -> None:
         """Wait until this event has been written so often."""
+        await self._until(lambda: len(self.events(name)) >= times)
+
+    async def has_told(self) -> None:
+        """Wait until the log has all requests that are over: they are told a moment later, in their order."""
+        before = self._own_requests()
+        async with RawClient(self.url) as client:
+            await client.get(_OWN)
+        await self._until(lambda: self._own_requests() > before)
+
+    def _own_requests(self) -> int:
+        return sum(each["path"] == _OWN for each in self.events("request"))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while len(self.events(name)) < times:
+            while not is_so():
                 self._changed.clear()
                 await self._changed.wait()
 

@@ -110,6 +110,7 @@ class Stage:
             _end_group(client.pid)
             out, errors = await client.communicate()
             errors += f"\nIt took longer than {patience:.0f} s.".encode()
+        await self.proxy.has_told()
         return Done(out.decode(errors="replace"), errors.decode(errors="replace"), client.returncode or 0)
 
     async def program(self, python: str, name: str, *words: str, **options: Any) -> Any:
