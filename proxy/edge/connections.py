@@ -87,9 +87,8 @@ class Ends:
     """
 
     def __init__(self) -> None:
-        self._held: dict[
-            int, set[tuple[_End, _End]]
-        ] = {}  # by our own port, which is that of nearly no stranger
+        # By our own port, which is that of nearly no stranger.
+        self._held: dict[int, set[tuple[_End, _End]]] = {}
 
     def note(self, ours: object, theirs: object) -> None:
         """A connection has been opened between these addresses, as a socket tells them."""

@@ -21,13 +21,6 @@ Count: TypeAlias = int | UnsetType | None
 """Of a managed request alone, and there null where it could not be known."""
 
 
-class AddedTimes(msgspec.Struct, frozen=True):
-    """Seconds that were our own, before the main call and after its answer."""
-
-    before: float
-    after: float
-
-
 class SideCallTold(msgspec.Struct, frozen=True):
     """A side call of this request; the tokens are the upstream's."""
 
@@ -72,7 +65,7 @@ class RequestEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     model: str = ""
     beginning: str = ""
     usage_unread: str = ""
-    added: AddedTimes | None = None
+    added: Added | None = None
     spent: Mapping[str, float] = NO_TIME
 
     def say(self, verdict: Verdict) -> None:
@@ -106,7 +99,7 @@ class RequestEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
     def say_times(self, added: Added | None, spent: dict[str, float]) -> None:
         """Take in where the time went."""
         if added is not None:
-            self.added = AddedTimes(rounded(added.before), rounded(added.after))
+            self.added = Added(rounded(added.before), rounded(added.after))
         if spent:
             self.spent = {kind: rounded(took) for kind, took in spent.items()}
 

@@ -50,7 +50,7 @@ _DURATIONS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.
 _RATIOS: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 
 
-class Added(NamedTuple):
+class Added(msgspec.Struct, frozen=True):
     """Seconds that were our own: until the main call was made for the last time, and behind its answer.
 
     In the first the client waits, side calls and questions to the upstream included; in the second it has its answer.

@@ -1,10 +1,10 @@
 """Calls to an upstream, and their answers as they come.
 
 Rules. Nothing is added to a call but the context of a trace, and nothing decoded, redirected or repeated but by this
-file's own rule: one repetition, on a
-fresh connection, when a reused one was found closed before the upstream said anything and nothing of the body is lost.
-Foreign errors leave as errors of ours, `from` their cause. Whoever gets a `Reply` closes it; a reply that was not read
-to its end takes its connection with it, so an upstream never goes on working for a client that left.
+file's own rule: one repetition, on a fresh connection, when a reused one was found closed before the upstream said
+anything and nothing of the body is lost. Foreign errors leave as errors of ours, `from` their cause. Whoever gets a
+`Reply` closes it; a reply that was not read to its end takes its connection with it, so an upstream never goes on
+working for a client that left.
 
 Heads are written here and not by the library, whose requests leave out what is not UTF-8, merge fields and add some of
 their own, and cost more than all else in a small call.
